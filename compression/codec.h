@@ -1,0 +1,71 @@
+// Gradient codecs: encode with error feedback, decode, decode-and-add. Pure functions of their arguments: no clock, no
+// state, no threads; an object may be used from several threads at once.
+//
+// Error feedback (Seide et al. 2014; Karimireddy et al. 2019, algorithm 1): with p = g + scale * e the codec writes
+// C(p) and the new residual e' = p - decode(C(p)). e' goes to another buffer than e, so that a skipped step keeps e.
+// The residual is in gradient units; `residual_scale` is old rate / new rate when the learning rate changed.
+//
+// All arithmetic is fp32 with one rounding an operation, in a fixed order: every implementation writes the same bytes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/bytes.h"
+
+namespace sluice::compression {
+
+// On the wire (FrameHeader::codec); never renumber.
+enum class CodecId : uint16_t { kNone = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3, kTopK = 4 };
+
+struct EncodeInput {
+  std::span<const float> gradient;
+  std::span<const float> residual;   // empty = zeros
+  float residual_scale = 1.0f;
+  std::span<float> residual_out;     // empty = not wanted; may not overlap the inputs
+};
+
+class Codec {
+ public:
+  virtual ~Codec() = default;
+  virtual CodecId id() const = 0;
+  virtual std::string name() const = 0;   // as in configuration, e.g. "topk:0.01"
+  virtual bool lossless() const = 0;
+  virtual bool biased() const = 0;        // must not be used without error feedback unless asked for by name
+
+  // Largest encoding of n elements, in bytes; exact for codecs of fixed size. No overflow for any n < 2^48.
+  virtual uint64_t MaxEncodedBytes(uint64_t n) const = 0;
+
+  // Writes to out (at least MaxEncodedBytes) and returns the bytes used. The gradient must be finite (CheckFinite).
+  // Fails only on size mismatches (INVALID_ARGUMENT); nothing is written to residual_out then.
+  virtual absl::StatusOr<size_t> Encode(const EncodeInput& input, MutableBytes out) const = 0;
+
+  // Checks an untrusted encoding of n elements without decoding it. INVALID_ARGUMENT says what is wrong and where.
+  virtual absl::Status Validate(ConstBytes in, size_t n) const = 0;
+
+  // Untrusted input is allowed: never reads or writes out of bounds; on error out's content is unspecified (Decode) or
+  // partly added (DecodeAdd): Validate first where that matters. Each input byte is read once (it may lie in memory that
+  // a peer can change).
+  virtual absl::Status Decode(ConstBytes in, std::span<float> out) const = 0;
+  virtual absl::Status DecodeAdd(ConstBytes in, std::span<float> accumulator) const = 0;
+};
+
+// Codec for a name from configuration: "none", "fp16", "bf16", "int8", "topk:<ratio>" (0 < ratio <= 1).
+// INVALID_ARGUMENT names the nearest known one.
+absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(std::string_view name);
+
+// Decoder for an id from the wire (parameters that only the encoder needs are irrelevant); null if unknown.
+const Codec* DecoderFor(uint16_t id);
+
+std::vector<std::string> KnownCodecs();  // one line of help each
+
+// Index of the first NaN or infinity, or values.size().
+size_t FirstNonfinite(std::span<const float> values);
+
+}  // namespace sluice::compression

@@ -1,0 +1,62 @@
+// The scheduler's decisions: members and leases, jobs and their life, the plan and its terms, barriers, events.
+//
+// No I/O, no thread, no clock of its own. Every change that must survive is handed to the Store before any message that
+// depends on it is sent. Protocol: proto/control.proto.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "proto/admin.pb.h"
+#include "proto/config.pb.h"
+#include "proto/control.pb.h"
+
+namespace sluice::scheduler {
+
+using SessionId = uint64_t;
+
+// Durable key-value state, written in one transaction a call. In memory for tests and the simulator, SQLite in the daemon.
+class Store {
+ public:
+  virtual ~Store() = default;
+  // An empty value erases. An error (disk full) is a status with path and cause; nothing of the call was written then.
+  virtual absl::Status Write(const std::vector<std::pair<std::string, std::string>>& changes) = 0;
+  virtual absl::StatusOr<std::map<std::string, std::string>> ReadAll() = 0;
+};
+
+struct SchedulerOutput {
+  std::function<void(SessionId, const proto::SchedulerMessage&)> send;
+  std::function<void(SessionId, const absl::Status&)> close;     // ends the stream with this status
+};
+
+class SchedulerCore {
+ public:
+  // wall_ms: milliseconds since 1970, for events. random: for job uids.
+  static absl::StatusOr<std::unique_ptr<SchedulerCore>> Create(proto::NodeConfig config, Store* store, const Clock* clock,
+                                                               std::function<int64_t()> wall_ms, uint64_t random,
+                                                               SchedulerOutput output);
+  virtual ~SchedulerCore() = default;
+
+  virtual void OnSessionOpen(SessionId session, const std::string& peer) = 0;
+  virtual void OnMessage(SessionId session, const proto::MemberMessage& message) = 0;
+  virtual void OnSessionClosed(SessionId session) = 0;
+  virtual void OnTick() = 0;     // leases; every 20 to 200 ms
+
+  virtual proto::Cluster GetCluster() const = 0;
+  virtual absl::StatusOr<proto::ShardList> ListShards(const std::string& job) const = 0;
+  virtual absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) const = 0;
+  virtual absl::StatusOr<proto::Plan> GetPlan(const std::string& job) const = 0;
+  virtual absl::StatusOr<proto::Plan> GetPlanByNumber(uint32_t job) const = 0;
+  virtual absl::StatusOr<proto::JobConfig> GetJobConfig(const std::string& job) const = 0;
+  virtual proto::EventList ListEvents(uint64_t after, uint32_t limit) const = 0;
+  virtual bool AllJobsEnded() const = 0;   // at least one job, and none forming or running
+};
+
+}  // namespace sluice::scheduler

@@ -1,0 +1,84 @@
+// One event loop of a server ("lane"): owns its partitions outright, drives their rounds, answers workers.
+//
+// No I/O, no thread, no clock of its own: events come in by the Handler calls, OnPlan and OnTick, frames go out through
+// the Endpoint. A process runs one ServerCore a loop; the simulator runs many in one thread.
+//
+// States of a round: OPEN (contributions come) -> SUMMED (complete and reduced) -> VERDICT (asked the coordinator; only
+// where clipping, skipping or a layer-wise optimizer is configured) -> APPLIED (parameters, optimizer state, reply and
+// open round change in one act; replies are sent). docs/wire.md has the messages, docs/design.md the invariants.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "proto/control.pb.h"
+#include "proto/plan.pb.h"
+#include "transport/transport.h"
+
+namespace sluice::server {
+
+// What happened, for the history that tests/sim replays, and for traces. Spans are valid during the call only.
+struct ContributionRecord {
+  uint32_t job, rank, incarnation, tensor, partition;
+  uint64_t round;
+  uint16_t codec;
+  uint16_t flags;       // of the push: kFlagAssign, kFlagEmpty, kFlagNonfinite
+  uint32_t elements;
+  ConstBytes payload;   // as received
+};
+
+struct RoundRecord {
+  uint32_t job, tensor, partition, term;
+  uint64_t round;                      // the one that was applied; SSP and ASP: the rank's own round
+  std::vector<uint32_t> contributors;  // in the order of reduction (SSP, ASP: one)
+  bool skipped = false;
+  bool assigned = false;               // a broadcast
+  double scale = 1.0;                  // the verdict's
+  uint32_t rate_bits = 0;              // of this round
+  double trust = 1.0;                  // layer-wise optimizers
+  std::span<const float> value;        // parameters after it, or the aggregate
+  ConstBytes reply;                    // payload that every contributor gets (empty if it is `value` in fp32)
+};
+
+class ServerObserver {
+ public:
+  virtual ~ServerObserver() = default;
+  virtual void OnContribution(const ContributionRecord& record) { (void)record; }
+  virtual void OnRound(const RoundRecord& record) { (void)record; }
+};
+
+struct ServerCoreOptions {
+  std::string id;                 // NodeConfig.id: finds itself in the plan
+  uint32_t lane = 0;
+  uint32_t incarnation = 0;
+  proto::DataConfig data;         // zero fields mean the documented defaults
+  std::function<void(uint32_t job)> request_plan;   // somebody named a plan or term that is newer than ours
+  ServerObserver* observer = nullptr;
+};
+
+struct ServerCoreStats {
+  uint64_t rounds_applied = 0, contributions = 0, rounds_skipped = 0, refused = 0, duplicates = 0;
+  uint64_t payload_in = 0, payload_out = 0;
+  uint64_t state_bytes = 0;       // parameters, optimizer state, replicas, cached replies
+  uint64_t pool_used = 0, pool_peak = 0, waiting = 0;
+  uint64_t max_round = 0;
+  std::string waiting_for;        // for people: the oldest open round and whom it waits for
+};
+
+class ServerCore : public transport::Handler {
+ public:
+  static std::unique_ptr<ServerCore> Create(ServerCoreOptions options, transport::Endpoint* endpoint, const Clock* clock);
+
+  // A newer plan of a job (older ones are ignored). Creates partitions that this lane owns (zeros), drops jobs that ended.
+  virtual void OnPlan(const proto::Plan& plan) = 0;
+  virtual void OnTick() = 0;      // every 10 to 100 ms
+  virtual void OnTurnEnd() = 0;   // after each burst of events: flushes fused replies, grants
+  virtual void ReportState(uint32_t job, proto::Heartbeat* heartbeat) const = 0;
+  virtual ServerCoreStats stats() const = 0;
+};
+
+}  // namespace sluice::server

@@ -1,0 +1,99 @@
+// What a server and a worker have in common towards the scheduler: registration, heartbeats, requests that survive a
+// broken stream or a restarted scheduler. No I/O, no thread, no clock of its own. Protocol: proto/control.proto.
+//
+// Timeline:
+//   t=0  shell: OnStreamUp()         -> Send(Register)
+//   t=1  shell: OnMessage(Welcome)   -> listener.OnWelcome
+//   t=2  shell: OnMessage(Plan v1)   -> listener.OnPlan, Send(PlanAck)
+//   …    shell: OnTick()             -> Send(Heartbeat) when due; unanswered requests are not repeated while the stream lives
+//   t=9  shell: OnStreamDown(status) -> permanent codes go to listener.OnRefused; others: reopen after a back-off
+//   t=10 shell: OnStreamUp()         -> Send(Register with the same incarnation), then every unanswered request again
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "proto/control.pb.h"
+
+namespace sluice::control {
+
+inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr const char* kReleaseVersion = "0.1.0";
+
+class MemberCore {
+ public:
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    virtual void OnWelcome(const proto::Welcome& welcome) = 0;
+    virtual void OnPlan(const proto::Plan& plan) = 0;         // only newer versions than before, per job
+    virtual void OnRefused(const absl::Status& status) = 0;   // permanent: the member must not go on
+    virtual void OnReport(const proto::ReportState& report) = 0;
+    virtual void OnShutdown(const std::string& why) = 0;
+    // Fills round, counters, waiting_for, and partitions if a report is due.
+    virtual void FillHeartbeat(proto::Heartbeat* heartbeat) = 0;
+  };
+  // send: hands a message to the stream that is up. reconnect: asks the shell to open a stream (again) after a delay.
+  struct Output {
+    std::function<void(const proto::MemberMessage&)> send;
+    std::function<void(TimeNs delay)> reconnect;
+  };
+
+  MemberCore(proto::Register identity, std::string scheduler_address, TimeNs connect_timeout, const Clock* clock,
+             Output output, Listener* listener);
+
+  void Start();                                  // asks for the first stream
+  void OnStreamUp();
+  void OnStreamDown(const absl::Status& status);
+  void OnMessage(const proto::SchedulerMessage& message);
+  void OnTick();
+
+  using Done = std::function<void(const proto::RequestDone&)>;
+  void RegisterTensors(std::vector<proto::TensorSpec> tensors, Done done);
+  void Barrier(std::string name, uint64_t sequence, Done done);
+  void Leave(bool failed, std::string why, Done done);
+  void RequestPlan();                            // somebody named a newer plan or term: heartbeat at once
+
+  bool welcomed() const { return welcomed_; }
+  const proto::Register& identity() const { return identity_; }
+  void set_max_term(uint32_t term) { identity_.set_max_term(term); }
+  // "scheduler 10.0.0.1:7700: no answer for 12 s of 60 s; is sluice-scheduler running there?" or "" if all is well.
+  std::string Waiting() const;
+
+ private:
+  void SendRegister();
+  void SendHeartbeat();
+  void Request(uint64_t id, proto::MemberMessage message, Done done);
+
+  proto::Register identity_;
+  const std::string scheduler_address_;
+  const TimeNs connect_timeout_;
+  const Clock* const clock_;
+  const Output output_;
+  Listener* const listener_;
+
+  bool stream_up_ = false;
+  bool welcomed_ = false;
+  bool ever_welcomed_ = false;
+  TimeNs down_since_ = 0;
+  TimeNs last_heartbeat_ = 0;
+  TimeNs heartbeat_every_ = 500 * kMillisecond;
+  TimeNs backoff_ = 0;
+  uint64_t heartbeat_sequence_ = 0;
+  uint64_t next_request_ = 1;
+  uint32_t pending_report_ = 0;
+  absl::Status last_error_;
+  std::map<uint32_t, uint64_t> plan_versions_;   // job -> newest
+  struct Pending {
+    proto::MemberMessage message;
+    Done done;
+  };
+  std::map<uint64_t, Pending> pending_;
+};
+
+}  // namespace sluice::control

@@ -1,0 +1,63 @@
+// Outgoing messages of one endpoint, most urgent first, cut into stripes, small ones fused into batches.
+//
+// Keeps each link's own queue short (Endpoint::Writable), so that an urgent message overtakes bulk that waits. Used by
+// the worker's StreamSender and by the server for replies. Single-threaded, on the endpoint's loop.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <queue>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "transport/transport.h"
+
+namespace sluice::transport {
+
+struct LinkQueueOptions {
+  size_t stripe_bytes = 1 << 20;
+  size_t fusion_bytes = 64 << 10;        // 0 = no fusion
+  TimeNs fusion_cycle = 0;               // small frames wait up to this for company; 0 = until Flush() of the same turn
+  size_t fuse_below = 16 << 10;          // payloads up to this are fused
+};
+
+class LinkQueue {
+ public:
+  // released(key): the memory of the message enqueued with this key is no longer touched by anything.
+  LinkQueue(Endpoint* endpoint, const Clock* clock, LinkQueueOptions options,
+            std::function<void(uint64_t key)> released);
+  ~LinkQueue();
+
+  void LinkUp(LinkId link);
+  void LinkDown(LinkId link);   // queued messages of the link are dropped (released follows)
+
+  // A control frame, or a small message that may be fused: the payload is copied.
+  void SendSmall(LinkId link, const FrameHeader& header, ConstBytes payload);
+
+  // A large message: header.total_bytes = payload.size(); it goes out in stripes of header.slot (or whole if by_reference
+  // or if it has no slot). payload stays untouched until released(key). Lower priority values go first; ties in order.
+  void SendLarge(LinkId link, const FrameHeader& header, ConstBytes payload, int32_t priority, uint64_t key,
+                 bool by_reference);
+
+  // Drops what has not been handed to the link yet of the messages with this key. released(key) follows once the rest is out,
+  // perhaps from inside the call.
+  void Cancel(uint64_t key);
+
+  // Hands fused frames to their links. The owner calls it at the end of each turn (after a burst of events) and on tick.
+  void Flush();
+  void OnWritable(LinkId link);
+  // Forward Handler::OnSent here; returns false if the cookie is not ours.
+  bool OnSent(LinkId link, uint64_t cookie);
+
+  // When the oldest waiting small frame must go (fusion_cycle), or INT64_MAX.
+  TimeNs NextDeadline() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice::transport

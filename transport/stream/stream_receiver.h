@@ -1,0 +1,70 @@
+// The exactly-once receiver: admits, grants from a shared pool, reassembles, and hands each contribution over once.
+// Protocol: docs/wire.md, "A push, step by step".
+//
+// Memory: pool_bytes in all, whatever the number of workers. A push that the owner calls urgent (the lowest missing rank
+// of the oldest open round of its partition) may use the reserve (the last max_message_bytes of the pool), so the round
+// that everyone waits for can always close. Urgent pushes are consumed on arrival, which frees the reserve again.
+// Waiting announcements are a few bytes each, at most one for each (rank, partition).
+// Single-threaded, on the endpoint's loop.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/clock.h"
+#include "transport/stream/link_queue.h"
+#include "transport/transport.h"
+
+namespace sluice::transport {
+
+struct StreamReceiverOptions {
+  size_t pool_bytes = 256 << 20;
+  size_t max_message_bytes = 8 << 20;   // larger announcements are refused; the pool must hold at least two
+  size_t max_waiting = 1 << 20;         // announcements that may wait in all; further ones get RETRY(BUSY)
+};
+
+struct StreamReceiverStats {
+  size_t pool_used = 0, pool_peak = 0, waiting = 0, partial = 0;
+  uint64_t duplicates = 0, stale_attempts = 0, corrupt = 0, grants = 0, dropped_eager = 0;
+};
+
+class StreamReceiver {
+ public:
+  enum class Admission {
+    kAccept,     // wanted: grant or take it
+    kAnswered,   // the owner has answered (steps a to g): drop it
+  };
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    // Step 2, a to g, before memory is spent. Called for ANNOUNCE and for each first stripe or eager PUSH.
+    virtual Admission Admit(LinkId link, const FrameHeader& header) = 0;
+    // May this push use the reserve?
+    virtual bool Urgent(const FrameHeader& header) const = 0;
+    // Step 4: the whole payload. The owner validates it (an error makes the receiver answer ERROR and forget the push),
+    // keeps it or drops it at once; dropping it gives the memory back to the pool. Not called twice for the same
+    // (rank, partition, round) once it returned OK, as long as Admit says kAnswered from then on.
+    virtual absl::Status OnContribution(LinkId link, const FrameHeader& header, Payload payload) = 0;
+  };
+
+  StreamReceiver(Endpoint* endpoint, LinkQueue* replies, Owner* owner, StreamReceiverOptions options);
+  ~StreamReceiver();
+
+  void LinkDown(LinkId link);   // partial messages and waiting announcements of the link are forgotten
+  // ANNOUNCE and PUSH (already unpacked from batches). Returns false for other types.
+  bool OnFrame(LinkId link, const FrameHeader& header, Payload payload);
+  void OnSlotClosed(LinkId link, SlotId slot);
+  // Grants waiting announcements while memory lasts; the owner calls it at the end of each turn.
+  void Pump();
+  // Forgets everything of a rank below this incarnation, or of a partition that moved away.
+  void ForgetRank(uint32_t rank, uint32_t below_incarnation);
+  void ForgetPartition(uint32_t partition);
+
+  StreamReceiverStats stats() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice::transport

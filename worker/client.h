@@ -1,0 +1,186 @@
+// Sluice's client library: the only header that a trainer includes. Link with -lsluice (pkg-config sluice).
+//
+//   auto client = sluice::Client::Connect(options);            // or ConnectFromEnvironment(argc, argv)
+//   auto w = (*client)->RegisterTensor({.name = "w", .shape = {784, 10}});
+//   (*client)->Broadcast(*w, weights, /*root=*/0).Wait();      // same start everywhere
+//   for (...) {
+//     ...                                                      // gradient of this worker's batch
+//     auto result = (*client)->PushPull(*w, gradient, weights).Wait();   // weights: new parameters (or the mean gradient)
+//   }
+//   (*client)->Finish();
+//
+// What a round means (who sums, which optimizer, what comes back, which codec) is the job's configuration, equal on all
+// workers: docs/configuration.md, section job.
+//
+// Threads: every method may be called from any thread. Operations on one tensor take effect in the order of their calls;
+// operations on different tensors overlap. All sizes are in elements unless the name says bytes.
+// Ownership: input and output memory belongs to Sluice until Handle::Wait returned with OK or an error other than
+// kDeadlineExceeded and kCancelled; after those two, until Handle::WaitReleased returned.
+// Errors: no exceptions. A Status says who, where, how long and what to do next.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace sluice {
+
+// The usual codes of gRPC and Abseil, by the same numbers.
+enum class Code : int {
+  kOk = 0, kCancelled = 1, kUnknown = 2, kInvalidArgument = 3, kDeadlineExceeded = 4, kNotFound = 5,
+  kAlreadyExists = 6, kPermissionDenied = 7, kResourceExhausted = 8, kFailedPrecondition = 9, kAborted = 10,
+  kOutOfRange = 11, kUnimplemented = 12, kInternal = 13, kUnavailable = 14, kDataLoss = 15, kUnauthenticated = 16,
+};
+
+class [[nodiscard]] Status {
+ public:
+  Status() = default;
+  Status(Code code, std::string message) : code_(code), message_(std::move(message)) {}
+  bool ok() const { return code_ == Code::kOk; }
+  Code code() const { return code_; }
+  const std::string& message() const { return message_; }
+  std::string ToString() const;   // "UNAVAILABLE: …"
+
+ private:
+  Code code_ = Code::kOk;
+  std::string message_;
+};
+
+// A value or the reason why there is none.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  Result(T value) : value_(std::move(value)) {}             // NOLINT: implicit on purpose
+  Result(Status status) : status_(std::move(status)) {}     // NOLINT
+  bool ok() const { return value_.has_value(); }
+  const Status& status() const { return status_; }
+  T& operator*() { return *value_; }
+  const T& operator*() const { return *value_; }
+  T* operator->() { return &*value_; }
+
+ private:
+  std::optional<T> value_;
+  Status status_;
+};
+
+enum class TensorKind { kWeight, kBias, kNorm };   // biases and norms go uncompressed and without weight decay
+
+struct TensorSpec {
+  std::string name;                    // unique in the job
+  std::vector<uint64_t> shape;         // row-major; the product is the number of fp32 elements
+  TensorKind kind = TensorKind::kWeight;
+  std::optional<int> priority;         // smaller goes first; default: order of registration (first layers first)
+};
+
+struct Tensor {
+  uint32_t id = 0;
+};
+
+struct OpOptions {
+  std::optional<int> priority;                          // of this call alone
+  std::optional<std::chrono::milliseconds> timeout;     // default: data.op_timeout_ms; ends the wait, not the push
+};
+
+struct OpInfo {
+  uint64_t round = 0;            // the round that was applied
+  bool skipped = false;          // the step was skipped (non-finite gradient under policy "skip")
+  uint32_t contributors = 0;
+  float next_rate = 0;           // learning rate of the next round; 0 without an optimizer
+};
+
+// One asynchronous operation. Copies share it. Dropping the last one does not cancel it.
+class Handle {
+ public:
+  Handle() = default;
+  Result<OpInfo> Wait();         // blocks until done
+  bool Done() const;             // never blocks
+  void Cancel();                 // stops waiting: Wait returns kCancelled; what was pushed stays pushed
+  void WaitReleased();           // blocks until Sluice no longer touches the buffers
+
+  struct State;
+  explicit Handle(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+// Memory that transports can reach without a copy (page-aligned; shared memory between processes of one host).
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(std::shared_ptr<std::byte> memory, size_t elements) : memory_(std::move(memory)), elements_(elements) {}
+  std::span<float> values() const { return {reinterpret_cast<float*>(memory_.get()), elements_}; }
+  float* data() const { return reinterpret_cast<float*>(memory_.get()); }
+  size_t size() const { return elements_; }
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+  size_t elements_ = 0;
+};
+
+struct ClientOptions {
+  // key=value pairs as on the command line of the daemons, without dashes: "node.scheduler=10.0.0.1:7700",
+  // "job.name=mnist", "job.workers=4", "job.optimizer.kind=adam", "job.codec=int8". `sluice-worker --help` lists all.
+  std::vector<std::string> settings;
+  std::string config_file;               // text format; settings win over it
+  bool use_environment = true;           // SLUICE_…, RANK, WORLD_SIZE, DMLC_…, SLURM_… (docs/configuration.md)
+  int rank = -1;                         // -1: from the environment, or the scheduler gives one
+};
+
+struct ClientStats {
+  uint64_t push_wire_bytes = 0;          // counted in the transport: payloads and headers
+  uint64_t pull_wire_bytes = 0;
+  uint64_t push_raw_bytes = 0;           // fp32 bytes that the pushes stand for
+  uint64_t replays = 0, reconnects = 0;
+};
+
+class Client {
+ public:
+  // Blocks until the job runs (all its workers and servers are there) or node.connect_timeout_ms passed.
+  static Result<std::unique_ptr<Client>> Connect(const ClientOptions& options = {});
+  // Takes --section.key=value flags out of argc and argv.
+  static Result<std::unique_ptr<Client>> ConnectFromFlags(int* argc, char** argv, ClientOptions options = {});
+  ~Client();                             // without Finish: the job counts this worker as lost
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+
+  int rank() const;
+  int world_size() const;
+  float rate() const;                    // learning rate of the next round, from the job's schedule
+
+  // Every worker registers the same tensors; all in one call is quicker. Blocks until the servers have them.
+  Result<Tensor> RegisterTensor(const TensorSpec& spec);
+  Result<std::vector<Tensor>> RegisterTensors(const std::vector<TensorSpec>& specs);
+  Result<Buffer> AllocateBuffer(size_t elements);
+
+  Handle Push(Tensor tensor, std::span<const float> gradient, const OpOptions& options = {});
+  Handle Pull(Tensor tensor, std::span<float> out, const OpOptions& options = {});
+  // out: what the job's reply is (parameters, or the reduced gradient). May be the gradient's own memory.
+  Handle PushPull(Tensor tensor, std::span<const float> gradient, std::span<float> out, const OpOptions& options = {});
+  // The root's values become the parameters of the servers and arrive in everybody's `values`.
+  Handle Broadcast(Tensor tensor, std::span<float> values, int root = 0, const OpOptions& options = {});
+  Status Barrier(const std::string& name = "default");
+
+  // Snapshots, so that a worker that was killed continues to the same bits (data.snapshot_dir; docs/snapshots.md).
+  // Call SaveSnapshot between steps with what the trainer needs to go on (cursor, random state, its parameters).
+  Status SaveSnapshot(std::span<const std::byte> user_state);
+  // After RegisterTensors: the newest snapshot of this job and rank, restored; nullopt if there is none.
+  Result<std::optional<std::vector<std::byte>>> RestoreSnapshot();
+
+  ClientStats stats() const;
+  Status Finish();                       // leaves in order, when every operation is done
+
+  struct Impl;
+
+ private:
+  explicit Client(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace sluice

@@ -1,0 +1,118 @@
+// The worker's half of the protocol: partitions, encodes with error feedback, pushes, receives, completes operations.
+//
+// No I/O, no thread, no clock of its own. The client library (worker/client.h) runs one on its loop; the simulator runs
+// many in one thread. Operations on one tensor run in the order of submission; each takes the tensor's next round.
+// Restart: Snapshot() between steps, and Restore() before the first operation of the next life, give the same bits.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "proto/config.pb.h"
+#include "proto/control.pb.h"
+#include "transport/control/member_core.h"
+#include "transport/transport.h"
+
+namespace sluice::worker {
+
+enum class OpKind { kPush, kPull, kPushPull, kBroadcast };
+
+struct OpRequest {
+  OpKind kind = OpKind::kPushPull;
+  uint32_t tensor = 0;
+  std::span<const float> input;   // kPush, kPushPull, kBroadcast at the root: untouched until done
+  std::span<float> output;        // kPull, kPushPull, kBroadcast: written until done; may be the input
+  uint32_t root = 0;              // kBroadcast
+  int32_t priority = INT32_MIN;   // INT32_MIN = the tensor's own; smaller goes first
+  TimeNs deadline = 0;            // absolute; 0 = none. Passing it only ends the wait (see released)
+};
+
+struct OpResult {
+  absl::Status status;
+  uint64_t round = 0;             // the round that was applied
+  bool skipped = false;           // nothing was applied; the gradient went back into the residual where there is one
+  uint32_t contributors = 0;
+  float next_rate = 0;            // learning rate of the next round; 0 without an optimizer
+};
+
+struct WorkerStats {
+  uint64_t bytes_out_push = 0;    // payload and headers of pushes, by the transport's count
+  uint64_t bytes_in_pull = 0;
+  uint64_t raw_bytes = 0;         // fp32 bytes that the pushes stand for
+  uint64_t ops = 0, replays = 0, reconnects = 0, refused_nonfinite = 0;
+  uint64_t max_round = 0;
+};
+
+// Events of the way of each partition, for traces and for the simulator's history. Spans are valid during the call.
+class WorkerObserver {
+ public:
+  virtual ~WorkerObserver() = default;
+  enum class Stage { kFuse, kEncode, kQueue, kSend, kWait, kDecode };
+  virtual void OnStage(Stage stage, uint32_t tensor, uint32_t partition, uint64_t round, TimeNs begin, TimeNs end) {
+    (void)stage, (void)tensor, (void)partition, (void)round, (void)begin, (void)end;
+  }
+  virtual void OnEncoded(uint32_t partition, uint64_t round, uint16_t codec, std::span<const float> gradient,
+                         ConstBytes payload) {
+    (void)partition, (void)round, (void)codec, (void)gradient, (void)payload;
+  }
+  virtual void OnResult(uint32_t partition, uint64_t round, std::span<const float> value) {
+    (void)partition, (void)round, (void)value;
+  }
+};
+
+struct WorkerCoreOptions {
+  proto::Config config;           // job and data sections, node.scheduler, node.connect_timeout_ms
+  int32_t rank = -1;
+  std::string id;                 // host and pid
+  uint32_t incarnation = 0;       // rises from life to life (start time)
+  WorkerObserver* observer = nullptr;
+  // Called on problems that a person should see (a wait that is long, a peer that went); rate-limited by the core.
+  std::function<void(const std::string&)> report;
+};
+
+class WorkerCore : public transport::Handler, public control::MemberCore::Listener {
+ public:
+  static std::unique_ptr<WorkerCore> Create(WorkerCoreOptions options, transport::Endpoint* endpoint, const Clock* clock,
+                                            control::MemberCore::Output control);
+
+  virtual control::MemberCore& member() = 0;      // the shell feeds it the control stream
+  virtual void Start(std::function<void(absl::Status)> ready) = 0;  // ready: registered, and the job runs
+  virtual void OnTick() = 0;
+  virtual void OnTurnEnd() = 0;
+
+  virtual uint32_t rank() const = 0;
+  virtual uint32_t world_size() const = 0;
+  virtual uint64_t job_uid() const = 0;
+  virtual float rate() const = 0;                 // learning rate of the next round
+
+  // All workers register the same tensors (any order, any split into calls); done when the plan has them.
+  // After Restore or in a second life this also admits the worker: see Admit in docs/wire.md.
+  virtual void RegisterTensors(std::vector<proto::TensorSpec> specs,
+                               std::function<void(absl::StatusOr<std::vector<uint32_t>>)> done) = 0;
+
+  // done is called once, on the core's thread, never from inside Submit. released: neither input nor output is touched
+  // any more (with done, unless the deadline passed or it was cancelled).
+  virtual uint64_t Submit(const OpRequest& request, std::function<void(const OpResult&)> done,
+                          std::function<void()> released) = 0;
+  virtual void Cancel(uint64_t op) = 0;           // stops waiting: done(CANCELLED) comes at once, the push goes on
+  virtual void Barrier(std::string name, std::function<void(absl::Status)> done) = 0;
+  virtual void Leave(bool failed, std::string why, std::function<void(absl::Status)> done) = 0;
+
+  // State of this worker between steps (no operation unfinished, else FAILED_PRECONDITION): rounds, residuals, replicas,
+  // barrier counts. Format: docs/snapshots.md; it carries a version, the job's uid and a hash.
+  virtual absl::StatusOr<std::vector<std::byte>> Snapshot() const = 0;
+  // After RegisterTensors and before the first Submit. FAILED_PRECONDITION if it is of another job or too old (the job
+  // went on without it by more than the one open round).
+  virtual absl::Status Restore(ConstBytes snapshot) = 0;
+
+  virtual WorkerStats stats() const = 0;
+  virtual std::string Waiting() const = 0;        // the longest wait: who, where, how long, what to check; or ""
+};
+
+}  // namespace sluice::worker
