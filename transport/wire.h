@@ -1,8 +1,8 @@
 // The data plane's frame header, 128 bytes, little-endian. docs/wire.md is the format's own page: change both.
 #pragma once
 
-#include <functional>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -97,10 +97,10 @@ std::string_view FrameTypeName(FrameType type);
 std::string DebugString(const FrameHeader& header);
 
 // kBatch: payload is a run of (header, payload padded with zeros to 8 bytes). An inner frame carries no hash of its own
-// and is no batch. A batch has no slot, so it is bounded by the receiver's limit for frames without one.
+// and is neither a batch nor a transport's own (HELLO, WELCOME, PING, PONG, TRANSPORT). A batch has no slot, so it is bounded by the receiver's limit for frames without one.
 class BatchBuilder {
  public:
-  // Appends one frame; payload_bytes of the header is set from payload.
+  // Appends one frame; payload_bytes of the header is set from payload, and total_bytes if it is 0.
   void Add(FrameHeader header, ConstBytes payload);
   bool empty() const { return count_ == 0; }
   uint32_t count() const { return count_; }
