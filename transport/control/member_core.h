@@ -7,10 +7,19 @@
 //   t=2  shell: OnMessage(Plan v1)   -> listener.OnPlan, Send(PlanAck)
 //   …    shell: OnTick()             -> Send(Heartbeat) when due; unanswered requests are not repeated while the stream lives
 //   t=9  shell: OnStreamDown(status) -> permanent codes go to listener.OnRefused; others: reopen after a back-off
-//   t=10 shell: OnStreamUp()         -> Send(Register with the same incarnation), then every unanswered request again
+//   t=10 shell: OnStreamUp()         -> Send(Register with the same incarnation)
+//   t=11 shell: OnMessage(Welcome)   -> every unanswered request again
+//
+// Permanent codes: FAILED_PRECONDITION, ALREADY_EXISTS, INVALID_ARGUMENT, PERMISSION_DENIED, UNAUTHENTICATED. Before the
+// first Welcome other codes are retried until connect_timeout, then refused as DEADLINE_EXCEEDED; after it, for ever.
+// The back-off goes from 50 ms to 2 s by doubling, without jitter. A refusal answers every unanswered request with its
+// status; nothing is called after that.
+//
+// Callbacks may call back into the core; they must not destroy it.
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <string>
@@ -35,10 +44,13 @@ class MemberCore {
     virtual void OnRefused(const absl::Status& status) = 0;   // permanent: the member must not go on
     virtual void OnReport(const proto::ReportState& report) = 0;
     virtual void OnShutdown(const std::string& why) = 0;
-    // Fills round, counters, waiting_for, and partitions if a report is due.
+    // Fills round, counters, waiting_for, and partitions if a report is due: report_request is then not 0, and it is
+    // for the job of the last OnReport. A listener that has not collected the states yet sets it to 0: the next
+    // heartbeat asks again (RequestPlan sends one at once).
     virtual void FillHeartbeat(proto::Heartbeat* heartbeat) = 0;
   };
-  // send: hands a message to the stream that is up. reconnect: asks the shell to open a stream (again) after a delay.
+  // send: hands a message to the stream that is up. reconnect: asks the shell to open a stream after a delay; if one is
+  // still up it is given up without an OnStreamDown.
   struct Output {
     std::function<void(const proto::MemberMessage&)> send;
     std::function<void(TimeNs delay)> reconnect;
@@ -66,9 +78,13 @@ class MemberCore {
   std::string Waiting() const;
 
  private:
+  void OnWelcome(const proto::Welcome& welcome);
+  void OnPlan(const proto::Plan& plan);
   void SendRegister();
   void SendHeartbeat();
   void Request(uint64_t id, proto::MemberMessage message, Done done);
+  bool GaveUp(TimeNs now);                       // connect_timeout passed before the first Welcome: refused
+  void Refuse(absl::Status status);
 
   proto::Register identity_;
   const std::string scheduler_address_;
@@ -80,20 +96,25 @@ class MemberCore {
   bool stream_up_ = false;
   bool welcomed_ = false;
   bool ever_welcomed_ = false;
-  TimeNs down_since_ = 0;
+  bool refused_ = false;                         // for good: last_error_ says why
+  TimeNs down_since_ = 0;                        // since when there has been no Welcome
+  TimeNs last_heard_ = 0;                        // while a stream is up: when the scheduler last said something
+  TimeNs silence_limit_ = 15 * kSecond;          // a stream that is silent for longer is given up
   TimeNs last_heartbeat_ = 0;
   TimeNs heartbeat_every_ = 500 * kMillisecond;
   TimeNs backoff_ = 0;
   uint64_t heartbeat_sequence_ = 0;
   uint64_t next_request_ = 1;
-  uint32_t pending_report_ = 0;
+  std::deque<proto::ReportState> reports_;       // unanswered; the listener has the first in hand
   absl::Status last_error_;
   std::map<uint32_t, uint64_t> plan_versions_;   // job -> newest
   struct Pending {
     proto::MemberMessage message;
     Done done;
+    TimeNs since = 0;
+    bool sent_on_this_stream = false;
   };
-  std::map<uint64_t, Pending> pending_;
+  std::map<uint64_t, Pending> pending_;          // by request number
 };
 
 }  // namespace sluice::control
