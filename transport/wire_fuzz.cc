@@ -36,7 +36,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       sink = DebugString(*header).size();
       std::byte again[kHeaderBytes];
       EncodeHeader(*header, again);
-      if (DecodeHeader(again).ok() != true) __builtin_trap();
+      if (!DecodeHeader(again).ok()) __builtin_trap();
       if (header->type == FrameType::kBatch)
         (void)ForEachInBatch(*header, input.subspan(kHeaderBytes),
                              [&](const FrameHeader&, ConstBytes payload) { sink = Touch(payload); });
