@@ -1,0 +1,49 @@
+#include "base/config_defaults.h"
+
+namespace sluice {
+
+const char kConfigDefaults[] = R"(
+node {
+  scheduler: "127.0.0.1:7700"
+  listen: "127.0.0.1"
+  metrics_port: -1
+  servers: 1
+  lease_ms: 5s
+  heartbeat_ms: 500ms
+  log_level: "info"
+  connect_timeout_ms: 60s
+}
+job {
+  name: "default"
+  workers: 1
+  staleness: 4
+  codec: "none"
+  reply_codec: "fp16"
+  codec_min_elements: 1024
+  optimizer {
+    kind: "none"
+    rate: 0.01
+    momentum: 0.9
+    beta1: 0.9
+    beta2: 0.999
+    epsilon: 1e-8
+    schedule: "constant"
+    step_factor: 0.1
+  }
+  partition_bytes: 4MiB
+}
+data {
+  transport: "auto"
+  connections: 1
+  pool_bytes: 256MiB
+  eager_bytes: 16KiB
+  stripe_bytes: 1MiB
+  fusion_bytes: 64KiB
+  fusion_cycle_us: 200us
+  resend_ms: 1s
+  snapshot_every: 1
+  stall_report_ms: 10s
+}
+)";
+
+}  // namespace sluice

@@ -1,0 +1,120 @@
+// Texts of --help and --print-config. What a key means is its comment in proto/config.proto, embedded by the build as a
+// serialized descriptor with source information.
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "base/config.h"
+#include "base/config_schema.h"
+#include "google/protobuf/descriptor.pb.h"
+
+namespace sluice {
+namespace {
+
+using google::protobuf::FileDescriptorProto;
+using google::protobuf::FileDescriptorSet;
+
+const unsigned char kDescriptor[] = {
+#include "base/config_descriptor.inc"
+};
+
+std::string OneLine(const google::protobuf::SourceCodeInfo::Location& location) {
+  const std::string comment = absl::StrCat(location.leading_comments(), location.trailing_comments());
+  return absl::StrJoin(absl::StrSplit(comment, absl::ByAnyChar(" \n"), absl::SkipEmpty()), " ");
+}
+
+// "NodeConfig.lease_ms" -> comment.
+std::map<std::string, std::string> Comments() {
+  std::map<std::string, std::string> comments;
+  FileDescriptorSet files;
+  if (!files.ParseFromArray(kDescriptor, sizeof(kDescriptor)) || files.file_size() == 0) return comments;
+  const FileDescriptorProto& file = files.file(0);
+  for (const auto& location : file.source_code_info().location()) {
+    // The path of a field of a top-level message: message_type (4), its index, field (2), its index.
+    if (location.path_size() != 4 || location.path(0) != 4 || location.path(2) != 2) continue;
+    const auto& message = file.message_type(location.path(1));
+    comments[absl::StrCat(message.name(), ".", message.field(location.path(3)).name())] = OneLine(location);
+  }
+  return comments;
+}
+
+std::string FlagType(const ProgramFlag& flag) {
+  constexpr const char* kTypes[] = {"=TEXT", "=N", "=N", "=X", "", "=TEXT (may be repeated)"};
+  return kTypes[flag.value.index()];
+}
+
+// Breaks at spaces so that no line is longer than 110 columns.
+std::string Wrapped(const std::string& text, const std::string& indent) {
+  std::string result, line;
+  for (const auto word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    if (!line.empty() && indent.size() + line.size() + 1 + word.size() > 110) {
+      absl::StrAppend(&result, indent, line, "\n");
+      line.clear();
+    }
+    absl::StrAppend(&line, line.empty() ? "" : " ", word);
+  }
+  if (!line.empty()) absl::StrAppend(&result, indent, line, "\n");
+  return result;
+}
+
+}  // namespace
+
+std::string HelpText(const ConfigOptions& options) {
+  std::string text = absl::StrCat(Wrapped(options.summary, ""), "\nusage: ", options.program, " [--config FILE] [--section.key=value …]",
+                                  options.take_arguments ? " [ARGUMENT …]" : "", "\n\n",
+                                  "  --config=FILE    read settings from FILE (text format)\n"
+                                  "  --print-config   print each setting with its value and source, and exit\n"
+                                  "  --version        print the version, and exit\n"
+                                  "  --help           print this, and exit\n");
+  if (!options.flags.empty()) absl::StrAppend(&text, "\nFlags of this program\n");
+  for (const ProgramFlag& flag : options.flags)
+    absl::StrAppend(&text, "  --", flag.name, FlagType(flag), "\n", Wrapped(flag.help, "      "));
+
+  absl::StrAppend(&text,
+                  "\nSettings: --KEY=VALUE, or in the environment as SLUICE_… (job.codec is SLUICE_JOB_CODEC), or in the file.\n"
+                  "A flag wins over the environment, that over the file, that over the default.\n");
+  proto::Config defaults = DefaultConfig();
+  {
+    ConfigOptions only_defaults;
+    only_defaults.defaults = options.defaults;
+    only_defaults.use_environment = false;
+    if (auto loaded = LoadConfig(only_defaults, {}, Environment()); loaded.ok()) defaults = loaded->config;
+  }
+  const std::map<std::string, std::string> comments = Comments();
+  std::string section;
+  for (const ConfigKey& key : ConfigKeys()) {
+    const std::string key_section = key.path.front()->name();
+    if (key_section != section) {
+      section = key_section;
+      const auto comment = comments.find(absl::StrCat("Config.", section));
+      absl::StrAppend(&text, "\nSection ", section, comment == comments.end() || comment->second.empty() ? "" : ": ",
+                      comment == comments.end() ? "" : comment->second, "\n");
+    }
+    const std::string value = GetConfigValue(key, defaults);
+    absl::StrAppend(&text, "  --", key.name, "=", key.TypeName(), "   [", value.empty() ? "empty" : value, "]\n");
+    const auto comment = comments.find(absl::StrCat(key.field()->containing_type()->name(), ".", key.field()->name()));
+    if (comment != comments.end()) absl::StrAppend(&text, Wrapped(comment->second, "      "));
+  }
+  return text;
+}
+
+std::string PrintConfigText(const LoadedConfig& loaded) {
+  const std::vector<EffectiveValue> values = EffectiveValues(loaded);
+  size_t key_width = 0, value_width = 0;
+  for (const EffectiveValue& value : values) {
+    key_width = std::max(key_width, value.key.size());
+    value_width = std::max(value_width, std::min<size_t>(value.value.size(), 40));
+  }
+  std::string text;
+  for (const EffectiveValue& value : values) {
+    const auto pad = [](size_t width, size_t used) { return std::string(width > used ? width - used : 0, ' '); };
+    absl::StrAppend(&text, value.key, pad(key_width, value.key.size()), " = ", value.value,
+                    pad(value_width, value.value.size()), "  (", value.source, ")\n");
+  }
+  return text;
+}
+
+}  // namespace sluice
