@@ -9,6 +9,7 @@
 #include "base/config_flags.h"
 #include "base/config_schema.h"
 #include "base/config_text.h"
+#include "base/cpu_check.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 
@@ -115,6 +116,11 @@ absl::StatusOr<LoadedConfig> LoadConfig(const ConfigOptions& options, const std:
 
 std::optional<LoadedConfig> LoadConfigForMain(const ConfigOptions& options, int argc, char** argv, int* exit_code) {
   *exit_code = 0;
+  if (const absl::Status cpu = CheckCpu(); !cpu.ok()) {
+    std::fprintf(stderr, "%s: %s\n", options.program.c_str(), std::string(cpu.message()).c_str());
+    *exit_code = 2;
+    return std::nullopt;
+  }
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   absl::StatusOr<LoadedConfig> loaded = LoadConfig(options, arguments, Environment::FromProcess());
   if (!loaded.ok()) {

@@ -94,7 +94,7 @@ std::string HelpText(const ConfigOptions& options) {
                       comment == comments.end() ? "" : comment->second, "\n");
     }
     const std::string value = GetConfigValue(key, defaults);
-    absl::StrAppend(&text, "  --", key.name, "=", key.TypeName(), "   [", value.empty() ? "empty" : value, "]\n");
+    absl::StrAppend(&text, "  --", key.name, "   [", value.empty() ? "empty" : value, "; ", key.TypeName(), "]\n");
     const auto comment = comments.find(absl::StrCat(key.field()->containing_type()->name(), ".", key.field()->name()));
     if (comment != comments.end()) absl::StrAppend(&text, Wrapped(comment->second, "      "));
   }
