@@ -36,7 +36,9 @@ struct OpRequest {
 struct OpResult {
   absl::Status status;
   uint64_t round = 0;             // the round that was applied
-  bool skipped = false;           // nothing was applied; the gradient went back into the residual where there is one
+  // Nothing of this push was applied. A skipped step keeps the residual of before; where this worker's push alone was
+  // dropped, what was sent goes back into the residual.
+  bool skipped = false;
   uint32_t contributors = 0;
   float next_rate = 0;            // learning rate of the next round; 0 without an optimizer
 };
@@ -78,13 +80,17 @@ struct WorkerCoreOptions {
 
 class WorkerCore : public transport::Handler, public control::MemberCore::Listener {
  public:
+  // Makes itself the endpoint's handler.
   static std::unique_ptr<WorkerCore> Create(WorkerCoreOptions options, transport::Endpoint* endpoint, const Clock* clock,
                                             control::MemberCore::Output control);
 
   virtual control::MemberCore& member() = 0;      // the shell feeds it the control stream
   virtual void Start(std::function<void(absl::Status)> ready) = 0;  // ready: registered, and the job runs
-  virtual void OnTick() = 0;
+  virtual void OnTick() = 0;                       // every 5 to 100 ms
+  // After each burst of events: encodes and sends a bounded amount, flushes fused frames, calls what is done.
   virtual void OnTurnEnd() = 0;
+  virtual bool HasWork() const = 0;               // OnTurnEnd would go on at once: give it another turn
+  virtual TimeNs NextDeadline() const = 0;        // OnTurnEnd is wanted then (fused frames wait for company); or INT64_MAX
 
   virtual uint32_t rank() const = 0;
   virtual uint32_t world_size() const = 0;
@@ -95,6 +101,9 @@ class WorkerCore : public transport::Handler, public control::MemberCore::Listen
   // After Restore or in a second life this also admits the worker: see Admit in docs/wire.md.
   virtual void RegisterTensors(std::vector<proto::TensorSpec> specs,
                                std::function<void(absl::StatusOr<std::vector<uint32_t>>)> done) = 0;
+
+  // The round that the tensor's next operation takes; 0 = nothing was pushed or broadcast yet. After RegisterTensors.
+  virtual uint64_t NextRound(uint32_t tensor) const = 0;
 
   // done is called once, on the core's thread, never from inside Submit. released: neither input nor output is touched
   // any more (with done, unless the deadline passed or it was cancelled).
@@ -107,8 +116,8 @@ class WorkerCore : public transport::Handler, public control::MemberCore::Listen
   // State of this worker between steps (no operation unfinished, else FAILED_PRECONDITION): rounds, residuals, replicas,
   // barrier counts. Format: docs/snapshots.md; it carries a version, the job's uid and a hash.
   virtual absl::StatusOr<std::vector<std::byte>> Snapshot() const = 0;
-  // After RegisterTensors and before the first Submit. FAILED_PRECONDITION if it is of another job or too old (the job
-  // went on without it by more than the one open round).
+  // After RegisterTensors and before the first Submit. FAILED_PRECONDITION if it is of another job or too old: its next
+  // round must be the owners' open round, or the one before (which is replayed, and answered from the last reply).
   virtual absl::Status Restore(ConstBytes snapshot) = 0;
 
   virtual WorkerStats stats() const = 0;

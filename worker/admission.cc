@@ -1,0 +1,279 @@
+#include "worker/admission.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "compression/policy.h"
+
+namespace sluice::worker {
+namespace {
+
+// Values in flight to a worker that is being admitted.
+constexpr size_t kWindowBytes = 32 << 20;
+constexpr uint64_t kMaxPartitionElements = uint64_t{1} << 30;   // FrameHeader::elements and sizes in fp32 bytes stay in bounds
+
+}  // namespace
+
+absl::Status CheckPlan(const proto::Plan& plan) {
+  const auto bad = [&](const auto&... what) {
+    return absl::InternalError(absl::StrCat("plan ", plan.version(), " of job ", plan.job(), ": ", what...));
+  };
+  std::map<uint32_t, int> lanes;
+  for (const proto::ServerInfo& server : plan.servers()) lanes[server.server()] = server.lanes_size();
+  for (int i = 0; i < plan.shards_size(); ++i) {
+    const proto::ShardInfo& shard = plan.shards(i);
+    auto it = lanes.find(shard.server());
+    if (shard.shard() != static_cast<uint32_t>(i) || it == lanes.end() ||
+        shard.lane() >= static_cast<uint32_t>(it->second)) {
+      return bad("shard ", i, " lies on server ", shard.server(), " lane ", shard.lane(), ", which the plan does not name");
+    }
+  }
+  uint64_t partitions = 0;
+  for (const proto::TensorInfo& tensor : plan.tensors()) {
+    uint64_t elements = 0, product = 1;
+    for (uint64_t elements_of_one : tensor.partition_elements()) {
+      if (elements_of_one == 0 || elements_of_one > kMaxPartitionElements) return bad("tensor ", tensor.spec().name(), " has a partition of ", elements_of_one, " elements");
+      elements += elements_of_one;
+    }
+    for (uint64_t extent : tensor.spec().shape()) {
+      if (extent == 0 || product > (uint64_t{1} << 48) / extent) return bad("tensor ", tensor.spec().name(), " has no sane shape");
+      product *= extent;
+    }
+    if (elements != product || tensor.partition_elements_size() != tensor.partition_shard_size()) {
+      return bad("the partitions of tensor ", tensor.spec().name(), " do not add up to its shape");
+    }
+    for (uint32_t shard : tensor.partition_shard()) {
+      if (shard >= static_cast<uint32_t>(plan.shards_size())) return bad("tensor ", tensor.spec().name(), " lies on shard ", shard, ", which the plan does not name");
+    }
+    if (tensor.first_partition() != partitions) return bad("the partitions of tensor ", tensor.spec().name(), " are not numbered in order");
+    partitions += tensor.partition_elements_size();
+  }
+  return absl::OkStatus();
+}
+
+void Admission::Register(std::vector<proto::TensorSpec> specs, Done done) {
+  Request request;
+  request.number = next_number_++;
+  request.done = std::move(done);
+  request.since = env_.clock->Now();
+  request.specs = specs;
+  const uint64_t number = request.number;
+  requests_.push_back(std::move(request));
+  env_.member->RegisterTensors(std::move(specs), [this, number](const proto::RequestDone& answer) { OnAnswer(number, answer); });
+}
+
+std::list<Admission::Request>::iterator Admission::FindRequest(uint64_t number) {
+  return std::find_if(requests_.begin(), requests_.end(), [&](const Request& r) { return r.number == number; });
+}
+
+void Admission::OnAnswer(uint64_t number, const proto::RequestDone& answer) {
+  auto it = FindRequest(number);
+  if (it == requests_.end()) return;   // timed out meanwhile
+  if (answer.code() != 0) {
+    Complete(it, absl::Status(static_cast<absl::StatusCode>(answer.code()), answer.message()));
+    return;
+  }
+  if (static_cast<size_t>(answer.tensors_size()) != it->specs.size()) {
+    Complete(it, absl::InternalError(absl::StrCat("the scheduler answered ", answer.tensors_size(), " ids for ",
+                                                  it->specs.size(), " tensors")));
+    return;
+  }
+  it->answered = true;
+  it->ids.assign(answer.tensors().begin(), answer.tensors().end());
+  TryMake(*it);
+}
+
+void Admission::OnPlan(const proto::Plan& plan) {
+  plan_ = plan;
+  for (auto it = requests_.begin(); it != requests_.end();) {
+    Request& request = *it++;   // TryMake may complete it
+    if (request.answered && !request.made) TryMake(request);
+  }
+  Pump();
+}
+
+void Admission::TryMake(Request& request) {
+  std::vector<const proto::TensorInfo*> infos;
+  for (uint32_t id : request.ids) {
+    const auto found = std::find_if(plan_.tensors().begin(), plan_.tensors().end(),
+                                    [&](const proto::TensorInfo& t) { return t.tensor() == id; });
+    if (found == plan_.tensors().end()) return;   // a newer plan is on its way
+    infos.push_back(&*found);
+  }
+  request.made = true;
+  for (const proto::TensorInfo* info : infos) {
+    if (absl::Status status = Make(*info, request); !status.ok()) {
+      Complete(FindRequest(request.number), std::move(status));
+      return;
+    }
+  }
+  if (request.unfinished == 0) {
+    Complete(FindRequest(request.number), absl::OkStatus());
+    return;
+  }
+  Pump();
+}
+
+absl::Status Admission::Make(const proto::TensorInfo& info, Request& request) {
+  if (TensorState* known = env_.ops->Find(info.tensor()); known != nullptr) {
+    if (!known->admitted) Adopt(*known, request);
+    return absl::OkStatus();   // registered before
+  }
+  auto tensor = std::make_unique<TensorState>();
+  tensor->id = info.tensor();
+  tensor->spec = info.spec();
+  SLUICE_ASSIGN_OR_RETURN(const std::string codec, compression::CodecFor(plan_.config(), info.spec()));
+  SLUICE_ASSIGN_OR_RETURN(tensor->codec, compression::MakeCodec(codec));
+  SLUICE_ASSIGN_OR_RETURN(const bool residual, compression::NeedsResidual(plan_.config(), codec));
+  if (plan_.config().reply() == proto::REPLY_CHANGE) {
+    SLUICE_ASSIGN_OR_RETURN(const std::string reply, compression::ReplyCodecFor(plan_.config(), info.spec()));
+    if (reply != "none") {
+      SLUICE_ASSIGN_OR_RETURN(tensor->reply_codec, compression::MakeCodec(reply));
+    }
+  }
+  for (int i = 0; i < info.partition_elements_size(); ++i) {
+    Partition::Shape shape;
+    shape.tensor = info.tensor();
+    shape.index = info.first_partition() + static_cast<uint32_t>(i);
+    shape.offset = tensor->elements;
+    shape.elements = info.partition_elements(i);
+    tensor->elements += shape.elements;
+    tensor->partitions.push_back(std::make_unique<Partition>(shape, tensor->codec.get(), residual,
+                                                             tensor->reply_codec.get(), env_.partitions));
+    const proto::ShardInfo& shard = plan_.shards(static_cast<int>(info.partition_shard(i)));
+    tensor->partitions.back()->SetOwner({shard.server(), shard.lane()}, shard.term());
+    queue_.emplace_back(tensor->partitions.back().get(), request.number);
+    ++request.unfinished;
+  }
+  env_.made(*env_.ops->AddTensor(std::move(tensor)));
+  return absl::OkStatus();
+}
+
+// The tensor was made by a request that ended early (timed out, say): this one waits for what is still missing.
+void Admission::Adopt(TensorState& tensor, Request& request) {
+  for (const auto& partition : tensor.partitions) {
+    if (open_rounds_.contains(partition->shape().index)) continue;
+    ++request.unfinished;
+    if (auto asked = asked_.find(partition.get()); asked != asked_.end()) {
+      asked->second = request.number;
+      continue;
+    }
+    const auto queued = std::find_if(queue_.begin(), queue_.end(), [&](const auto& q) { return q.first == partition.get(); });
+    if (queued != queue_.end()) {
+      queued->second = request.number;
+    } else {
+      queue_.emplace_back(partition.get(), request.number);
+    }
+  }
+}
+
+void Admission::Pump() {
+  while (!queue_.empty() && asked_bytes_ < kWindowBytes) {
+    const auto [partition, number] = queue_.front();
+    queue_.pop_front();
+    asked_[partition] = number;
+    asked_bytes_ += partition->shape().elements * sizeof(float);
+    Partition::Pull pull;
+    pull.admit = true;
+    if (absl::Status status = partition->StartPull(pull, env_.link(*partition)); !status.ok()) {
+      partition->Abandon(std::move(status));
+    }
+  }
+}
+
+bool Admission::OnPartitionIdle(Partition* partition) {
+  auto asked = asked_.find(partition);
+  if (asked == asked_.end()) return false;
+  auto it = FindRequest(asked->second);
+  asked_bytes_ -= partition->shape().elements * sizeof(float);
+  asked_.erase(asked);
+  if (partition->answer().status.ok()) open_rounds_[partition->shape().index] = partition->answer().round;
+  if (it != requests_.end()) {
+    if (!partition->answer().status.ok()) {
+      Complete(it, partition->answer().status);
+    } else if (--it->unfinished == 0) {
+      Complete(it, absl::OkStatus());
+    }
+  }
+  Pump();
+  return true;
+}
+
+uint64_t Admission::open_round(uint32_t partition) const {
+  auto it = open_rounds_.find(partition);
+  return it == open_rounds_.end() ? 0 : it->second;
+}
+
+void Admission::Complete(std::list<Request>::iterator it, absl::Status status) {
+  Request request = std::move(*it);
+  requests_.erase(it);
+  if (!status.ok()) {
+    request.done(std::move(status));
+    return;
+  }
+  uint64_t least = UINT64_MAX, most = 0;
+  std::vector<TensorState*> fresh;
+  for (uint32_t id : request.ids) {
+    TensorState* tensor = env_.ops->Find(id);
+    if (tensor->admitted) continue;
+    tensor->next_round = UINT64_MAX;
+    for (const auto& partition : tensor->partitions) {
+      tensor->next_round = std::min(tensor->next_round, open_round(partition->shape().index));
+      env_.ops->set_next_rate(partition->next_rate());
+    }
+    tensor->admitted = true;
+    least = std::min(least, tensor->next_round);
+    most = std::max(most, tensor->next_round);
+    fresh.push_back(tensor);
+  }
+  if (plan_.config().mode() == proto::MODE_BSP && most - least == 1) {
+    for (TensorState* tensor : fresh) tensor->next_round = least;
+  }
+  request.done(std::move(request.ids));
+}
+
+void Admission::OnTick() {
+  for (auto it = requests_.begin(); it != requests_.end();) {
+    auto next = std::next(it);
+    if (env_.clock->Now() - it->since >= env_.timeout) {
+      Complete(it, absl::DeadlineExceededError(absl::StrCat(Describe(*it), "; gave up (node.connect_timeout_ms)")));
+    }
+    it = next;
+  }
+}
+
+void Admission::Fail(const absl::Status& why) {
+  queue_.clear();
+  for (const auto& [partition, number] : std::map<Partition*, uint64_t>(asked_)) partition->Abandon(why);
+  while (!requests_.empty()) Complete(requests_.begin(), why);
+}
+
+std::string Admission::Describe(const Request& request) const {
+  const std::string names = absl::StrCat(
+      request.specs.empty() ? "" : request.specs.front().name(),
+      request.specs.size() > 1 ? absl::StrCat(" and ", request.specs.size() - 1, " more") : "");
+  std::string what = absl::StrFormat("registration of tensor %s, %.1f s of %.1f s: ", names,
+                                     static_cast<double>(env_.clock->Now() - request.since) / kSecond,
+                                     static_cast<double>(env_.timeout) / kSecond);
+  if (!request.answered) {
+    absl::StrAppend(&what, "the scheduler has not answered (all workers and servers must be there: sluicectl status)");
+  } else if (!request.made) {
+    absl::StrAppend(&what, "no plan with it has come from the scheduler yet");
+  } else {
+    for (const auto& [partition, number] : asked_) {
+      if (number != request.number) continue;
+      return absl::StrCat(what, request.unfinished, " partitions are not admitted yet; partition ",
+                          partition->shape().index, " on ", env_.describe(*partition), ": ", partition->Progress());
+    }
+    absl::StrAppend(&what, request.unfinished, " partitions are not admitted yet");
+  }
+  return what;
+}
+
+std::string Admission::Waiting() const { return requests_.empty() ? "" : Describe(requests_.front()); }
+
+}  // namespace sluice::worker

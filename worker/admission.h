@@ -1,0 +1,91 @@
+// How tensors of a worker come into being.
+//
+//   1. Register       asks the scheduler; its answer names the tensors' ids, or what another worker registered differently.
+//   2. OnPlan         when the plan has these ids, the tensors are made, with a partition for each of the plan's.
+//   3. admission      each partition is pulled with ADMIT: the owner exists, and says which round is open, at which rate,
+//                     and (replies that are changes) what the replica is. A bounded number of bytes is asked for at a time.
+//   4. done           a tensor's next round is the smallest of its partitions', since a former life of this worker may have
+//                     been cut off in the middle of a step; what the owners have already they answer again. For the same
+//                     reason tensors of one call whose rounds differ by one step are put on the earlier one (BSP).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <list>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "proto/control.pb.h"
+#include "transport/control/member_core.h"
+#include "worker/op.h"
+#include "worker/partition.h"
+
+namespace sluice::worker {
+
+// Refuses a plan whose tensors, partitions and shards do not fit together.
+absl::Status CheckPlan(const proto::Plan& plan);
+
+class Admission {
+ public:
+  using Done = std::function<void(absl::StatusOr<std::vector<uint32_t>>)>;
+  struct Env {
+    const Clock* clock = nullptr;
+    TimeNs timeout = 60 * kSecond;
+    control::MemberCore* member = nullptr;
+    OpQueue* ops = nullptr;
+    PartitionEnv* partitions = nullptr;
+    std::function<transport::LinkId(const Partition&)> link;
+    std::function<void(TensorState&)> made;      // a tensor has been made: the core indexes its partitions
+    std::function<std::string(const Partition&)> describe;   // owner and link of a partition, for people
+  };
+  explicit Admission(Env env) : env_(std::move(env)) {}
+
+  void Register(std::vector<proto::TensorSpec> specs, Done done);
+  void OnPlan(const proto::Plan& plan);
+  bool OnPartitionIdle(Partition* partition);    // true: it was an admission
+  void OnTick();                                 // timeouts
+  void Fail(const absl::Status& why);
+  std::string Waiting() const;                   // "" if nothing waits
+
+  // When the oldest wait began; INT64_MAX if nothing waits.
+  TimeNs oldest() const { return requests_.empty() ? INT64_MAX : requests_.front().since; }
+
+  // What the owner said at admission: the partition's open round.
+  uint64_t open_round(uint32_t partition) const;
+
+ private:
+  struct Request {
+    uint64_t number = 0;
+    std::vector<proto::TensorSpec> specs;
+    Done done;
+    TimeNs since = 0;
+    bool answered = false;
+    std::vector<uint32_t> ids;
+    size_t unfinished = 0;                       // partitions that are not admitted yet
+    bool made = false;
+  };
+
+  void OnAnswer(uint64_t number, const proto::RequestDone& answer);
+  void TryMake(Request& request);
+  absl::Status Make(const proto::TensorInfo& info, Request& request);
+  void Adopt(TensorState& tensor, Request& request);
+  void Pump();
+  void Complete(std::list<Request>::iterator it, absl::Status status);
+  std::list<Request>::iterator FindRequest(uint64_t number);
+  std::string Describe(const Request& request) const;
+
+  Env env_;
+  proto::Plan plan_;
+  std::list<Request> requests_;
+  uint64_t next_number_ = 1;
+  std::deque<std::pair<Partition*, uint64_t>> queue_;          // to be asked for, and for which request
+  std::map<Partition*, uint64_t> asked_;
+  size_t asked_bytes_ = 0;
+  std::map<uint32_t, uint64_t> open_rounds_;
+};
+
+}  // namespace sluice::worker

@@ -1,0 +1,16 @@
+// Between the library's own Status, which a trainer sees, and Abseil's, which the rest of Sluice uses: the same numbers.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "worker/client.h"
+
+namespace sluice {
+
+inline Status FromAbsl(const absl::Status& status) {
+  if (status.ok()) return {};
+  return Status(static_cast<Code>(status.code()), std::string(status.message()));
+}
+
+}  // namespace sluice

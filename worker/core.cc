@@ -1,0 +1,352 @@
+#include "worker/core.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "worker/core_impl.h"
+#include "worker/snapshot.h"
+
+namespace sluice::worker {
+namespace {
+
+constexpr uint32_t kReportsPerWindow = 20;   // a second
+
+TimeNs Millis(uint32_t ms, uint32_t fallback) { return (ms == 0 ? fallback : ms) * kMillisecond; }
+
+transport::LinkQueueOptions QueueOptions(const proto::DataConfig& data) {
+  transport::LinkQueueOptions options;
+  if (data.stripe_bytes() != 0) options.stripe_bytes = data.stripe_bytes();
+  options.fusion_bytes = data.fusion_bytes();
+  options.fusion_cycle = data.fusion_cycle_us() * kMicrosecond;
+  return options;
+}
+
+transport::StreamSenderOptions SenderOptions(const proto::DataConfig& data) {
+  transport::StreamSenderOptions options;
+  if (data.eager_bytes() != 0) options.eager_bytes = data.eager_bytes();
+  options.resend = Millis(data.resend_ms(), 1000);
+  return options;
+}
+
+proto::Register Identity(const WorkerCoreOptions& options) {
+  proto::Register identity;
+  identity.set_role(proto::ROLE_WORKER);
+  identity.set_id(options.id);
+  identity.set_incarnation(options.incarnation);
+  identity.set_rank(options.rank);
+  *identity.mutable_job() = options.config.job();
+  return identity;
+}
+
+}  // namespace
+
+std::unique_ptr<WorkerCore> WorkerCore::Create(WorkerCoreOptions options, transport::Endpoint* endpoint,
+                                               const Clock* clock, control::MemberCore::Output control) {
+  return std::make_unique<CoreImpl>(std::move(options), endpoint, clock, std::move(control));
+}
+
+CoreImpl::CoreImpl(WorkerCoreOptions options, transport::Endpoint* endpoint, const Clock* clock,
+                   control::MemberCore::Output control)
+    : options_(std::move(options)),
+      endpoint_(endpoint),
+      clock_(clock),
+      connect_timeout_(Millis(options_.config.node().connect_timeout_ms(), 60000)),
+      stall_report_(Millis(options_.config.data().stall_report_ms(), 10000)),
+      links_(endpoint, clock, options_.config.data().connections()),
+      slab_(endpoint),
+      queue_(endpoint, clock, QueueOptions(options_.config.data()), [](uint64_t) {}),
+      sender_(endpoint, &queue_, clock, SenderOptions(options_.config.data()),
+              [this](uint32_t index) {
+                if (index < partitions_.size() && partitions_[index] != nullptr) partitions_[index]->OnPayloadReleased();
+              }),
+      ops_({.clock = clock,
+            .stats = &stats_,
+            .link = [this](const Partition& partition) { return LinkFor(partition); },
+            .fail = [this](absl::Status status) { Fail(std::move(status)); }}),
+      member_(Identity(options_), options_.config.node().scheduler(), connect_timeout_, clock, std::move(control), this),
+      admission_({.clock = clock,
+                  .timeout = connect_timeout_,
+                  .member = &member_,
+                  .ops = &ops_,
+                  .partitions = &env_,
+                  .link = [this](const Partition& partition) { return LinkFor(partition); },
+                  .made = [this](TensorState& tensor) { Index(tensor); },
+                  .describe = [this](const Partition& partition) { return DescribePartition(partition); }}) {
+  endpoint_->SetHandler(this);
+  env_.endpoint = endpoint;
+  env_.queue = &queue_;
+  env_.sender = &sender_;
+  env_.clock = clock;
+  env_.slab = &slab_;
+  env_.observer = options_.observer;
+  env_.on_idle = [this](Partition* partition) { OnIdle(partition); };
+  if (options_.config.data().eager_bytes() != 0) env_.eager_bytes = options_.config.data().eager_bytes();
+  env_.resend = Millis(options_.config.data().resend_ms(), 1000);
+}
+
+CoreImpl::~CoreImpl() = default;
+
+void CoreImpl::Start(std::function<void(absl::Status)> ready) {
+  ready_ = std::move(ready);
+  started_ = clock_->Now();
+  member_.Start();
+}
+
+void CoreImpl::Ready(absl::Status status) {
+  if (!ready_) return;
+  auto ready = std::move(ready_);
+  ready_ = nullptr;
+  ready(std::move(status));
+}
+
+void CoreImpl::OnWelcome(const proto::Welcome& welcome) {
+  env_.job = welcome.job();
+  env_.rank = welcome.rank();
+  env_.incarnation = welcome.incarnation();
+  ops_.set_rank(env_.rank);
+}
+
+void CoreImpl::OnPlan(const proto::Plan& plan) {
+  if (!failed_.ok() || plan.job() != env_.job || (planned_ && plan.version() <= plan_.version())) return;
+  if (absl::Status status = CheckPlan(plan); !status.ok()) {
+    Report(absl::StrCat("a plan that cannot be is ignored: ", status.message()));
+    return;
+  }
+  for (const proto::WorkerInfo& worker : plan.workers()) {
+    if (worker.rank() != env_.rank || worker.incarnation() <= env_.incarnation) continue;
+    Fail(absl::AbortedError(absl::StrCat("rank ", env_.rank, " was taken over by ", worker.address(), " (incarnation ",
+                                         worker.incarnation(), " after ", env_.incarnation, "); this process must end")));
+    return;
+  }
+  if (plan.state() == proto::JOB_FAILED) {
+    Fail(absl::AbortedError(absl::StrCat("job ", plan.config().name(), " has failed: ", plan.why())));
+    return;
+  }
+  plan_ = plan;
+  planned_ = true;
+  env_.plan_version = plan.version();
+  const proto::OptimizerConfig& optimizer = plan.config().optimizer();
+  env_.optimizer = !optimizer.kind().empty() && optimizer.kind() != "none";
+  ops_.set_skip_nonfinite(plan.config().on_nonfinite() == proto::NONFINITE_SKIP);
+  transport::Hello self;
+  self.role = transport::PeerRole::kWorker;
+  self.job = plan.job();
+  self.job_uid = plan.uid();
+  self.index = env_.rank;
+  self.incarnation = env_.incarnation;
+  self.name = options_.id.substr(0, 255);
+  links_.SetIdentity(std::move(self));
+  links_.UpdatePlan(plan);
+  UpdateOwners(plan);
+  if (plan.state() == proto::JOB_RUNNING) Ready(absl::OkStatus());
+  admission_.OnPlan(plan);
+}
+
+// A new owner or term: pushes and pulls that run go there.
+void CoreImpl::UpdateOwners(const proto::Plan& plan) {
+  uint32_t max_term = 0;
+  for (const proto::ShardInfo& shard : plan.shards()) max_term = std::max(max_term, shard.term());
+  member_.set_max_term(max_term);
+  for (const proto::TensorInfo& tensor : plan.tensors()) {
+    for (int i = 0; i < tensor.partition_shard_size(); ++i) {
+      const size_t index = tensor.first_partition() + static_cast<size_t>(i);
+      if (index >= partitions_.size()) return;
+      if (partitions_[index] == nullptr) continue;
+      const proto::ShardInfo& shard = plan.shards(static_cast<int>(tensor.partition_shard(i)));
+      if (partitions_[index]->SetOwner({shard.server(), shard.lane()}, shard.term())) Reroute(partitions_[index]);
+    }
+  }
+}
+
+void CoreImpl::Index(TensorState& tensor) {
+  for (const auto& partition : tensor.partitions) {
+    if (partition->shape().index >= partitions_.size()) partitions_.resize(partition->shape().index + size_t{1}, nullptr);
+    partitions_[partition->shape().index] = partition.get();
+  }
+}
+
+void CoreImpl::OnRefused(const absl::Status& status) { Fail(status); }
+
+void CoreImpl::OnShutdown(const std::string& why) {
+  if (leaving_) return;
+  Fail(absl::UnavailableError(absl::StrCat("the scheduler ended the job: ", why)));
+}
+
+void CoreImpl::FillHeartbeat(proto::Heartbeat* heartbeat) {
+  heartbeat->set_plan_version(plan_.version());
+  heartbeat->set_round(stats_.max_round);
+  heartbeat->set_wire_bytes_in(links_.bytes_in());
+  heartbeat->set_wire_bytes_out(links_.bytes_out());
+  heartbeat->set_waiting_for(Waiting());
+}
+
+void CoreImpl::RegisterTensors(std::vector<proto::TensorSpec> specs,
+                               std::function<void(absl::StatusOr<std::vector<uint32_t>>)> done) {
+  if (!failed_.ok()) {
+    done(failed_);
+    return;
+  }
+  admission_.Register(std::move(specs), std::move(done));
+}
+
+uint64_t CoreImpl::NextRound(uint32_t tensor) const {
+  auto it = ops_.tensors().find(tensor);
+  return it == ops_.tensors().end() ? 0 : it->second->next_round + it->second->RoundsWaiting();
+}
+
+uint64_t CoreImpl::Submit(const OpRequest& request, std::function<void(const OpResult&)> done,
+                          std::function<void()> released) {
+  return ops_.Submit(request, std::move(done), std::move(released));
+}
+
+void CoreImpl::Cancel(uint64_t op) {
+  ops_.Cancel(op);
+  ops_.RunDeferred();
+}
+
+void CoreImpl::OnIdle(Partition* partition) {
+  if (!admission_.OnPartitionIdle(partition)) ops_.OnPartitionIdle(partition);
+}
+
+void CoreImpl::Barrier(std::string name, std::function<void(absl::Status)> done) {
+  if (!failed_.ok()) {
+    done(failed_);
+    return;
+  }
+  const uint64_t number = barriers_.next++;
+  barriers_.waiting[number] = std::move(done);
+  const uint64_t sequence = barrier_counts_[name];
+  member_.Barrier(name, sequence, [this, number, name](const proto::RequestDone& answer) {
+    auto it = barriers_.waiting.find(number);
+    if (it == barriers_.waiting.end()) return;
+    auto done = std::move(it->second);
+    barriers_.waiting.erase(it);
+    if (answer.code() == 0) ++barrier_counts_[name];
+    done(absl::Status(static_cast<absl::StatusCode>(answer.code()), answer.message()));
+  });
+}
+
+void CoreImpl::Leave(bool failed, std::string why, std::function<void(absl::Status)> done) {
+  leaving_ = true;
+  member_.Leave(failed, std::move(why), [this, done = std::move(done)](const proto::RequestDone& answer) {
+    links_.CloseAll(absl::CancelledError("the worker has left the job"));
+    done(absl::Status(static_cast<absl::StatusCode>(answer.code()), answer.message()));
+  });
+}
+
+// The worker cannot go on: everything that waits ends with `why`, and so does whatever comes later.
+void CoreImpl::Fail(absl::Status why) {
+  if (!failed_.ok()) return;
+  failed_ = why;
+  Report(absl::StrCat("the worker cannot go on: ", why.ToString()));
+  Ready(why);
+  admission_.Fail(why);
+  ops_.Fail(why);
+  auto waiting = std::move(barriers_.waiting);
+  barriers_.waiting.clear();
+  for (auto& [number, done] : waiting) done(why);
+  links_.CloseAll(why);
+}
+
+void CoreImpl::OnTick() {
+  member_.OnTick();
+  links_.OnTick();
+  sender_.OnTick();
+  if (ready_ && clock_->Now() - started_ >= connect_timeout_) {
+    Fail(absl::DeadlineExceededError(absl::StrCat(Waiting(), "; gave up (node.connect_timeout_ms)")));
+  }
+  admission_.OnTick();
+  ops_.OnTick();
+  RetryDue();
+  ReportStall();
+  OnTurnEnd();
+}
+
+void CoreImpl::OnTurnEnd() {
+  ops_.RunDeferred();
+  ops_.Pump();
+  queue_.Flush();
+  ops_.RunDeferred();
+}
+
+absl::StatusOr<std::vector<std::byte>> CoreImpl::Snapshot() const {
+  if (ops_.unfinished() != 0) {
+    return absl::FailedPreconditionError(absl::StrCat("a snapshot is taken between steps: ", ops_.unfinished(),
+                                                      " operations are not finished"));
+  }
+  return EncodeSnapshot(plan_, env_.rank, ops_.tensors(), barrier_counts_);
+}
+
+absl::Status CoreImpl::Restore(ConstBytes snapshot) {
+  return RestoreSnapshot(snapshot, plan_, env_.rank, ops_,
+                         [this](uint32_t partition) { return admission_.open_round(partition); }, &barrier_counts_);
+}
+
+WorkerStats CoreImpl::stats() const {
+  WorkerStats stats = stats_;
+  stats.bytes_out_push = links_.bytes_out();
+  stats.bytes_in_pull = links_.bytes_in();
+  stats.replays = sender_.replays();
+  stats.reconnects = links_.reconnects();
+  return stats;
+}
+
+std::string CoreImpl::MissingWorkers() const {
+  std::vector<std::string> lost;
+  for (const proto::WorkerInfo& worker : plan_.workers()) {
+    if (!worker.alive() && !worker.finished()) lost.push_back(absl::StrCat(worker.rank(), " (", worker.address(), ")"));
+  }
+  return lost.empty() ? "" : absl::StrCat("; lost: rank ", absl::StrJoin(lost, ", "), "; start it again");
+}
+
+std::string CoreImpl::Waiting() const {
+  const auto seconds = [&](TimeNs since) { return static_cast<double>(clock_->Now() - since) / kSecond; };
+  const std::string scheduler = member_.Waiting();
+  if (ready_) {
+    if (!scheduler.empty()) return scheduler;
+    return absl::StrFormat("job %s: not running for %.1f s of %.1f s: %s%s", options_.config.job().name(), seconds(started_),
+                           static_cast<double>(connect_timeout_) / kSecond,
+                           planned_ && !plan_.why().empty() ? plan_.why() : "waits for workers and servers (sluicectl status)",
+                           MissingWorkers());
+  }
+  if (std::string waiting = admission_.Waiting(); !waiting.empty()) return waiting;
+  const Op* op = ops_.Oldest();
+  if (op == nullptr) return scheduler;
+  const TensorState& tensor = *ops_.tensors().at(op->request.tensor);
+  for (const auto& partition : tensor.partitions) {
+    if (partition->phase() == Partition::Phase::kIdle) continue;
+    std::string text = absl::StrFormat(
+        "round %d of tensor %s, %.1f s of %s: partition %d on %s: %s", op->result.round, tensor.spec.name(),
+        seconds(op->submitted),
+        op->request.deadline == 0 ? "no limit" : absl::StrFormat("%.1f s", static_cast<double>(op->request.deadline - op->submitted) / kSecond),
+        partition->shape().index, DescribePartition(*partition), partition->Progress());
+    absl::StrAppend(&text, MissingWorkers());
+    if (!scheduler.empty()) absl::StrAppend(&text, "; and ", scheduler);
+    return text;
+  }
+  return scheduler;
+}
+
+void CoreImpl::ReportStall() {
+  const TimeNs now = clock_->Now();
+  TimeNs since = ready_ ? started_ : now;
+  if (const Op* op = ops_.Oldest(); op != nullptr) since = op->submitted;
+  if (!admission_.Waiting().empty()) since = std::min(since, admission_.oldest());
+  if (now - since < stall_report_ || now - last_stall_report_ < stall_report_) return;
+  last_stall_report_ = now;
+  if (std::string waiting = Waiting(); !waiting.empty()) Report(absl::StrCat("waiting: ", waiting));
+}
+
+void CoreImpl::Report(const std::string& what) {
+  if (!options_.report) return;
+  const TimeNs now = clock_->Now();
+  if (now - report_window_ >= kSecond) {
+    report_window_ = now;
+    reports_in_window_ = 0;
+  }
+  if (++reports_in_window_ <= kReportsPerWindow) options_.report(what);
+}
+
+}  // namespace sluice::worker

@@ -1,0 +1,125 @@
+// WorkerCore as it is: the parts, and who tells whom. Private to worker/.
+//
+//   core.cc       life: start, plan, registration, barriers, leaving, failure, waits
+//   dispatch.cc   events of the data plane: links, frames, retries
+//   op.h, partition.h, admission.h, links.h, snapshot.h: the parts, each with its own protocol at its head
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "transport/stream/link_queue.h"
+#include "transport/stream/stream_sender.h"
+#include "worker/admission.h"
+#include "worker/core.h"
+#include "worker/links.h"
+#include "worker/op.h"
+#include "worker/partition.h"
+#include "worker/slab.h"
+
+namespace sluice::worker {
+
+class CoreImpl final : public WorkerCore {
+ public:
+  CoreImpl(WorkerCoreOptions options, transport::Endpoint* endpoint, const Clock* clock,
+           control::MemberCore::Output control);
+  ~CoreImpl() override;
+
+  control::MemberCore& member() override { return member_; }
+  void Start(std::function<void(absl::Status)> ready) override;
+  void OnTick() override;
+  void OnTurnEnd() override;
+  bool HasWork() const override { return ops_.has_work(); }
+  TimeNs NextDeadline() const override { return queue_.NextDeadline(); }
+  uint32_t rank() const override { return env_.rank; }
+  uint32_t world_size() const override { return plan_.config().workers(); }
+  uint64_t job_uid() const override { return plan_.uid(); }
+  float rate() const override { return ops_.next_rate(); }
+  void RegisterTensors(std::vector<proto::TensorSpec> specs,
+                       std::function<void(absl::StatusOr<std::vector<uint32_t>>)> done) override;
+  uint64_t NextRound(uint32_t tensor) const override;
+  uint64_t Submit(const OpRequest& request, std::function<void(const OpResult&)> done,
+                  std::function<void()> released) override;
+  void Cancel(uint64_t op) override;
+  void Barrier(std::string name, std::function<void(absl::Status)> done) override;
+  void Leave(bool failed, std::string why, std::function<void(absl::Status)> done) override;
+  absl::StatusOr<std::vector<std::byte>> Snapshot() const override;
+  absl::Status Restore(ConstBytes snapshot) override;
+  WorkerStats stats() const override;
+  std::string Waiting() const override;
+
+  // transport::Handler
+  void OnUp(transport::LinkId link, const transport::Hello& peer) override;
+  void OnDown(transport::LinkId link, const absl::Status& reason) override;
+  void OnFrame(transport::LinkId link, const transport::FrameHeader& header, transport::Payload payload) override;
+  void OnSent(transport::LinkId link, uint64_t cookie) override;
+  void OnSlotClosed(transport::LinkId link, transport::SlotId slot) override;
+  void OnWritable(transport::LinkId link) override;
+
+  // control::MemberCore::Listener
+  void OnWelcome(const proto::Welcome& welcome) override;
+  void OnPlan(const proto::Plan& plan) override;
+  void OnRefused(const absl::Status& status) override;
+  void OnReport(const proto::ReportState&) override {}
+  void OnShutdown(const std::string& why) override;
+  void FillHeartbeat(proto::Heartbeat* heartbeat) override;
+
+ private:
+  struct Barriers {
+    uint64_t next = 1;
+    std::map<uint64_t, std::function<void(absl::Status)>> waiting;
+  };
+
+  void Dispatch(transport::LinkId link, const transport::FrameHeader& header, const transport::Payload& payload);
+  void OnRetry(const transport::FrameHeader& header);
+  void OnError(const transport::FrameHeader& header, const transport::Payload& payload);
+  void Reroute(Partition* partition);
+  void RetryDue();
+  transport::LinkId LinkFor(const Partition& partition) { return links_.Pick(partition.lane(), partition.shape().index); }
+  Partition* FindPartition(const transport::FrameHeader& header) const;
+  std::string DescribePartition(const Partition& partition) const;
+  std::string TensorName(uint32_t tensor) const;
+
+  void UpdateOwners(const proto::Plan& plan);
+  void Index(TensorState& tensor);
+  void OnIdle(Partition* partition);
+  void Ready(absl::Status status);
+  void Fail(absl::Status why);
+  void ReportStall();
+  void Report(const std::string& what);
+  std::string MissingWorkers() const;
+
+  const WorkerCoreOptions options_;
+  transport::Endpoint* const endpoint_;
+  const Clock* const clock_;
+  const TimeNs connect_timeout_;
+  const TimeNs stall_report_;
+  WorkerStats stats_;
+  Links links_;
+  SlabAllocator slab_;
+  transport::LinkQueue queue_;
+  transport::StreamSender sender_;
+  PartitionEnv env_;
+  OpQueue ops_;
+  control::MemberCore member_;
+  Admission admission_;
+
+  bool planned_ = false;                       // plan_ is of our job
+  proto::Plan plan_;
+  std::vector<Partition*> partitions_;         // by job-wide index; null = not ours
+  std::function<void(absl::Status)> ready_;
+  TimeNs started_ = 0;
+  TimeNs last_scan_ = 0;
+  std::map<std::string, uint64_t> barrier_counts_;
+  Barriers barriers_;
+  bool leaving_ = false;
+  absl::Status failed_;
+  TimeNs last_stall_report_ = 0;
+  TimeNs report_window_ = 0;                   // Report: at most kReportsPerWindow a second
+  uint32_t reports_in_window_ = 0;
+};
+
+}  // namespace sluice::worker

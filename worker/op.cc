@@ -1,0 +1,309 @@
+#include "worker/op.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace sluice::worker {
+namespace {
+
+// Work of one turn, in bytes of fp32 looked through or encoded: about a millisecond.
+constexpr size_t kTurnBytes = 4 << 20;
+constexpr size_t kCheckElements = 256 << 10;
+
+bool Overlap(std::span<const float> a, std::span<const float> b) {
+  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+}
+
+const char* KindName(OpKind kind) {
+  switch (kind) {
+    case OpKind::kPush: return "push";
+    case OpKind::kPull: return "pull";
+    case OpKind::kPushPull: return "push_pull";
+    case OpKind::kBroadcast: return "broadcast";
+  }
+  return "operation";
+}
+
+}  // namespace
+
+TensorState* OpQueue::AddTensor(std::unique_ptr<TensorState> tensor) {
+  TensorState* raw = tensor.get();
+  tensors_[raw->id] = std::move(tensor);
+  return raw;
+}
+
+TensorState* OpQueue::Find(uint32_t id) {
+  auto it = tensors_.find(id);
+  return it == tensors_.end() ? nullptr : it->second.get();
+}
+
+TensorState* OpQueue::FindByName(const std::string& name) {
+  for (const auto& [id, tensor] : tensors_) {
+    if (tensor->spec.name() == name) return tensor.get();
+  }
+  return nullptr;
+}
+
+absl::Status OpQueue::Check(const TensorState* tensor, const OpRequest& request) const {
+  if (!failed_.ok()) return failed_;
+  if (tensor == nullptr || !tensor->admitted) {
+    return absl::NotFoundError(absl::StrCat("tensor ", request.tensor, " is not registered; register it first"));
+  }
+  const bool push = request.kind == OpKind::kPush || request.kind == OpKind::kPushPull;
+  const bool root = request.kind == OpKind::kBroadcast && request.root == rank_;
+  const auto wrong = [&](const char* what, size_t size) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s of tensor %s: the %s has %d elements, the tensor %d",
+                                                      KindName(request.kind), tensor->spec.name(), what, size,
+                                                      tensor->elements));
+  };
+  if ((push || root) && request.input.size() != tensor->elements) return wrong("input", request.input.size());
+  if (request.kind != OpKind::kPush && request.output.size() != tensor->elements) {
+    return wrong("output", request.output.size());
+  }
+  if ((push || root) && Overlap(request.input, request.output) && request.input.data() != request.output.data()) {
+    return absl::InvalidArgumentError(absl::StrCat(KindName(request.kind), " of tensor ", tensor->spec.name(),
+                                                   ": input and output overlap in part; give the same memory or apart"));
+  }
+  return absl::OkStatus();
+}
+
+uint64_t OpQueue::Submit(const OpRequest& request, std::function<void(const OpResult&)> done,
+                         std::function<void()> released) {
+  TensorState* tensor = Find(request.tensor);
+  auto op = std::make_unique<Op>();
+  op->id = next_id_++;
+  op->request = request;
+  op->done = std::move(done);
+  op->released = std::move(released);
+  op->submitted = env_.clock->Now();
+  const uint64_t id = op->id;
+  if (absl::Status status = Check(tensor, request); !status.ok()) {
+    CallDone(*op, OpResult{.status = std::move(status)});
+    if (op->released) deferred_.push_back(std::move(op->released));
+    return id;
+  }
+  op->priority = request.priority == INT32_MIN ? tensor->spec.priority() : request.priority;
+  by_id_[id] = op.get();
+  if (request.deadline != 0) deadlines_.insert({request.deadline, id});
+  ++env_.stats->ops;
+  tensor->ops.push_back(std::move(op));
+  if (tensor->ops.size() == 1) StartFront(*tensor);
+  return id;
+}
+
+bool OpQueue::NeedsCheck(const Op& op) const {
+  const OpRequest& request = op.request;
+  return request.kind == OpKind::kPush || request.kind == OpKind::kPushPull ||
+         (request.kind == OpKind::kBroadcast && request.root == rank_);
+}
+
+void OpQueue::StartFront(TensorState& tensor) {
+  Op& op = *tensor.ops.front();
+  op.running = true;
+  op.unfinished = tensor.partitions.size();
+  op.result.round = tensor.next_round;
+  op.result.contributors = UINT32_MAX;
+  if (!NeedsCheck(op)) op.checked = tensor.elements;
+  ready_[{op.priority, op.id}] = &tensor;
+}
+
+bool OpQueue::Pump() {
+  size_t touched = 0;
+  while (!ready_.empty() && touched < kTurnBytes) {
+    auto it = ready_.begin();
+    TensorState& tensor = *it->second;
+    Op& op = *tensor.ops.front();
+    const ReadyKey key = it->first;
+    touched += Step(tensor, op);   // may end the operation, or all of them
+    auto again = ready_.find(key);
+    if (again != ready_.end() && !tensor.ops.empty() && tensor.ops.front()->id == key.second &&
+        tensor.ops.front()->next_partition == tensor.partitions.size() &&
+        tensor.ops.front()->checked == tensor.elements) {
+      ready_.erase(again);
+    }
+  }
+  return !ready_.empty();
+}
+
+size_t OpQueue::Step(TensorState& tensor, Op& op) {
+  return op.checked < tensor.elements ? StepCheck(tensor, op) : StepStart(tensor, op);
+}
+
+size_t OpQueue::StepCheck(TensorState& tensor, Op& op) {
+  const size_t count = std::min(kCheckElements, tensor.elements - op.checked);
+  const std::span<const float> chunk = op.request.input.subspan(op.checked, count);
+  const size_t bad = compression::FirstNonfinite(chunk);
+  if (bad == count) {
+    op.checked += count;
+    return count * sizeof(float);
+  }
+  if (skip_nonfinite_ && op.request.kind != OpKind::kBroadcast) {
+    op.nonfinite = true;
+    op.checked = tensor.elements;
+    return count * sizeof(float);
+  }
+  ++env_.stats->refused_nonfinite;
+  op.result.status = absl::InvalidArgumentError(absl::StrFormat(
+      "%s of tensor %s: element %d is %g; nothing was sent, and round %d is still to be pushed (job.on_nonfinite=skip skips "
+      "such a step on all workers)",
+      KindName(op.request.kind), tensor.spec.name(), op.checked + bad, static_cast<double>(chunk[bad]), op.result.round));
+  ready_.erase({op.priority, op.id});
+  FinishFront(tensor);
+  return count * sizeof(float);
+}
+
+size_t OpQueue::StepStart(TensorState& tensor, Op& op) {
+  if (op.next_partition == tensor.partitions.size()) return 0;
+  Partition& partition = *tensor.partitions[op.next_partition++];
+  const Partition::Shape& shape = partition.shape();
+  const auto part = [&](auto whole) { return whole.empty() ? whole : whole.subspan(shape.offset, shape.elements); };
+  const OpRequest& request = op.request;
+  const transport::LinkId link = env_.link(partition);
+  absl::Status status;
+  if (request.kind == OpKind::kPull) {
+    Partition::Pull pull;
+    pull.round = op.result.round;
+    pull.output = part(request.output);
+    status = partition.StartPull(pull, link);
+  } else {
+    Partition::Push push;
+    push.round = op.result.round;
+    push.priority = op.priority;
+    push.output = part(request.output);
+    if (request.kind == OpKind::kBroadcast) {
+      push.flags = request.root == rank_ ? transport::kFlagAssign : transport::kFlagEmpty;
+    } else if (op.nonfinite) {
+      push.flags = transport::kFlagNonfinite;
+    }
+    if ((push.flags & (transport::kFlagEmpty | transport::kFlagNonfinite)) == 0) {
+      push.gradient = part(request.input);
+      env_.stats->raw_bytes += shape.elements * sizeof(float);
+    }
+    status = partition.StartPush(push, link);
+  }
+  if (!status.ok()) {
+    env_.fail(absl::Status(status.code(), absl::StrCat(KindName(request.kind), " of tensor ", tensor.spec.name(), ": ",
+                                                       status.message())));
+    return kTurnBytes;
+  }
+  return shape.elements * sizeof(float);
+}
+
+void OpQueue::OnPartitionIdle(Partition* partition) {
+  TensorState* tensor = Find(partition->shape().tensor);
+  if (tensor == nullptr || tensor->ops.empty() || !tensor->ops.front()->running) return;
+  Op& op = *tensor->ops.front();
+  const Partition::Answer& answer = partition->answer();
+  if (answer.status.ok()) {
+    if ((answer.flags & (transport::kFlagSkipped | transport::kFlagRejected)) != 0) op.result.skipped = true;
+    op.result.contributors = std::min(op.result.contributors, answer.contributors);
+    next_rate_ = partition->next_rate();
+  } else if (op.result.status.ok()) {
+    op.result.status = answer.status;
+  }
+  if (--op.unfinished == 0) {
+    if (op.result.status.ok() && op.request.kind != OpKind::kPull) {
+      tensor->next_round = op.result.round + 1;
+      env_.stats->max_round = std::max(env_.stats->max_round, op.result.round);
+    }
+    op.result.next_rate = next_rate_;
+    FinishFront(*tensor);
+  }
+}
+
+void OpQueue::FinishFront(TensorState& tensor) {
+  std::unique_ptr<Op> op = std::move(tensor.ops.front());
+  tensor.ops.pop_front();
+  if (op->result.contributors == UINT32_MAX) op->result.contributors = 0;
+  by_id_.erase(op->id);
+  if (op->request.deadline != 0) deadlines_.erase({op->request.deadline, op->id});
+  CallDone(*op, op->result);
+  if (op->released) deferred_.push_back(std::move(op->released));
+  if (!tensor.ops.empty()) StartFront(tensor);
+}
+
+void OpQueue::CallDone(Op& op, OpResult result) {
+  if (!op.done) return;
+  deferred_.push_back([done = std::move(op.done), result = std::move(result)] { done(result); });
+  op.done = nullptr;
+}
+
+void OpQueue::Cancel(uint64_t id) {
+  auto it = by_id_.find(id);
+  if (it == by_id_.end()) return;
+  CallDone(*it->second, OpResult{.status = absl::CancelledError("cancelled; what was pushed stays pushed"),
+                                 .round = it->second->result.round});
+}
+
+void OpQueue::OnTick() {
+  const TimeNs now = env_.clock->Now();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const uint64_t id = deadlines_.begin()->second;
+    deadlines_.erase(deadlines_.begin());
+    auto it = by_id_.find(id);
+    if (it == by_id_.end() || !it->second->done) continue;
+    Op& op = *it->second;
+    const TensorState* tensor = Find(op.request.tensor);
+    std::string where = op.running ? "" : "; an earlier operation on this tensor is not finished";
+    for (const auto& partition : tensor->partitions) {
+      if (!op.running || partition->phase() == Partition::Phase::kIdle) continue;
+      where = absl::StrCat("; partition ", partition->shape().index, ": ", partition->Progress());
+      break;
+    }
+    CallDone(op, OpResult{.status = absl::DeadlineExceededError(absl::StrFormat(
+                              "%s of tensor %s, round %d: not done %.1f s after it was submitted%s. It goes on; wait for its "
+                              "release before its memory is used again",
+                              KindName(op.request.kind), tensor->spec.name(), op.result.round,
+                              static_cast<double>(now - op.submitted) / kSecond, where)),
+                          .round = op.result.round});
+  }
+}
+
+void OpQueue::Fail(const absl::Status& why) {
+  if (!failed_.ok()) return;
+  failed_ = why;
+  ready_.clear();
+  for (auto& [id, tensor] : tensors_) {
+    // Those that have not started end here; of the front one, partitions that the transport may still touch come first.
+    while (tensor->ops.size() > 1) {
+      std::unique_ptr<Op> op = std::move(tensor->ops.back());
+      tensor->ops.pop_back();
+      by_id_.erase(op->id);
+      CallDone(*op, OpResult{.status = why});
+      if (op->released) deferred_.push_back(std::move(op->released));
+    }
+    if (tensor->ops.empty()) continue;
+    Op& op = *tensor->ops.front();
+    CallDone(op, OpResult{.status = why, .round = op.result.round});
+    op.result.status = why;
+    // A partition not started yet has nothing to wait for. Held at one more, so that the last of them ends the operation.
+    op.unfinished -= tensor->partitions.size() - op.next_partition;
+    op.next_partition = tensor->partitions.size();
+    op.checked = tensor->elements;
+    ++op.unfinished;
+    for (auto& partition : tensor->partitions) partition->Abandon(why);
+    if (--op.unfinished == 0) FinishFront(*tensor);
+  }
+}
+
+void OpQueue::RunDeferred() {
+  // done may submit again, which only adds to the queue.
+  while (!deferred_.empty()) {
+    std::function<void()> fn = std::move(deferred_.front());
+    deferred_.pop_front();
+    fn();
+  }
+}
+
+const Op* OpQueue::Oldest() const {
+  const Op* oldest = nullptr;
+  for (const auto& [id, op] : by_id_) {
+    if (op->running && (oldest == nullptr || op->id < oldest->id)) oldest = op;
+  }
+  return oldest;
+}
+
+}  // namespace sluice::worker

@@ -1,0 +1,195 @@
+// A partition's client side: residual, replica, encoded payload, reply slot, reassembly, decode. One exchange at a time.
+//
+// A push of round t
+//   1. StartPush   encodes gradient + residual into the partition's own buffer; the new residual goes to the other half
+//                  of a pair. Without a codec the payload is the caller's memory. A reply slot is opened on the link.
+//   2.             StreamSender brings it to the owner, over whatever link Route names.
+//   3. OnReply     stripes land in the slot, or whole in a batch. The last one ends the push.
+//   4. Finish      the residual pair is swapped, unless the step was skipped: then the old residual stays. Was this push
+//                  alone dropped (REJECTED), then it is swapped and the decoded payload is added back.
+//   5. Drain       until nothing touches the payload and the slot any more; then on_idle. (2 may still be sending a repeat.)
+// A pull
+//   1. StartPull   opens a slot, sends PULL with a number of its own. OnTick asks again, with a new number and slot, when
+//                  nothing has arrived for a while: so bytes of two answers never mix.
+//   2. OnValue     as OnReply. 3. Drain.
+// Where the slot lies: in the caller's output if the answer is plain fp32, else in a staging buffer. Answers of up to
+// eager_bytes need no slot; these, and whole ones that come by reference, are decoded from where the transport has them.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "compression/codec.h"
+#include "transport/stream/link_queue.h"
+#include "transport/stream/reassembler.h"
+#include "transport/stream/stream_sender.h"
+#include "transport/transport.h"
+#include "worker/core.h"
+#include "worker/links.h"
+#include "worker/slab.h"
+
+namespace sluice::worker {
+
+class Partition;
+
+// What all partitions of a worker share; outlives them.
+struct PartitionEnv {
+  transport::Endpoint* endpoint = nullptr;
+  transport::LinkQueue* queue = nullptr;
+  transport::StreamSender* sender = nullptr;
+  const Clock* clock = nullptr;
+  SlabAllocator* slab = nullptr;
+  WorkerObserver* observer = nullptr;       // may be null
+  std::function<void(Partition*)> on_idle;  // an exchange has ended and nothing touches its memory; never from Start…
+  uint32_t job = 0, rank = 0, incarnation = 0;
+  uint64_t plan_version = 0;
+  bool optimizer = false;                   // rates mean something
+  size_t eager_bytes = 16 << 10;
+  TimeNs resend = kSecond;
+  uint64_t next_request = 1;                // numbers of pulls
+};
+
+class Partition {
+ public:
+  enum class Phase { kIdle, kPushing, kPulling, kDraining };
+
+  struct Shape {
+    uint32_t tensor = 0;
+    uint32_t index = 0;        // job-wide
+    size_t offset = 0;         // first element in its tensor
+    size_t elements = 0;
+  };
+  struct Push {
+    uint64_t round = 0;
+    uint16_t flags = 0;                 // kFlagAssign, kFlagEmpty, kFlagNonfinite
+    std::span<const float> gradient;    // empty with kFlagEmpty and kFlagNonfinite
+    std::span<float> output;            // empty = not wanted
+    int32_t priority = 0;
+  };
+  struct Pull {
+    uint64_t round = 0;                 // rounds that must have been applied
+    bool admit = false;
+    std::span<float> output;            // may be empty with admit
+  };
+  struct Answer {
+    absl::Status status;
+    uint64_t round = 0;                 // of a push: the one that was applied; of a pull: the next one
+    uint16_t flags = 0;
+    uint32_t contributors = 0;
+  };
+
+  // codec: for gradients; keep_residual: error feedback. reply_codec: replies are changes in it, and a replica is kept;
+  // null = they are values. Both outlive the partition.
+  Partition(Shape shape, const compression::Codec* codec, bool keep_residual, const compression::Codec* reply_codec,
+            PartitionEnv* env);
+
+  const Shape& shape() const { return shape_; }
+  Phase phase() const { return phase_; }
+  LaneKey lane() const { return lane_; }
+  uint32_t term() const { return term_; }
+  transport::LinkId link() const { return link_; }
+  const Answer& answer() const { return answer_; }
+  uint64_t round() const { return push_.round; }
+  float next_rate() const { return std::bit_cast<float>(rate_bits_); }
+
+  // The plan's owner of this partition. True if owner or term changed (Route must follow if an exchange runs).
+  bool SetOwner(LaneKey lane, uint32_t term);
+
+  // link 0 = none yet; Route follows.
+  absl::Status StartPush(const Push& push, transport::LinkId link);
+  absl::Status StartPull(const Pull& pull, transport::LinkId link);
+  // The running exchange goes over this link from now on (0: waits), to the owner and term of SetOwner.
+  void Route(transport::LinkId link);
+  // A link went, and its slots with it. True if the running exchange used it: Route follows.
+  bool LinkDown(transport::LinkId link);
+  void RetryAfter(TimeNs delay) { retry_at_ = env_->clock->Now() + delay; }
+  TimeNs retry_at() const { return retry_at_; }
+
+  // REPLY, APPLIED and VALUE about this partition. An error is the peer's fault: the link must end.
+  absl::Status OnReply(const transport::FrameHeader& header, const transport::Payload& payload);
+  absl::Status OnValue(const transport::FrameHeader& header, const transport::Payload& payload);
+  void NoteState(transport::PushState state) { state_ = state; }
+
+  void OnPayloadReleased();                           // StreamSender::released
+  void OnSlotClosed(transport::SlotId slot);
+  bool PullIsSilent() const;                          // nothing has come for the resend interval: Route again
+  void AskLessOften() { pull_interval_ = std::min(pull_interval_ * 2, 8 * env_->resend); }
+  void Abandon(absl::Status why);                     // ends the exchange without an answer; on_idle follows
+  // "pushed 3.2 s ago, received by the server, waits for other workers": the running exchange, for people.
+  std::string Progress() const;
+  TimeNs since() const { return since_; }
+
+  // State that survives in a snapshot.
+  struct Saved {
+    uint32_t rate_bits = 0, residual_rate_bits = 0;
+    std::span<const float> residual;                  // empty = zeros
+    std::span<const float> replica;                   // empty = none
+  };
+  Saved Save() const;
+  absl::Status Restore(const Saved& saved);
+
+ private:
+  absl::StatusOr<ConstBytes> Encode();
+  absl::Status OpenSlot();
+  void CloseSlot();
+  void SendPull();
+  // The message's bytes once it is whole; nullopt = more to come, or not for us.
+  absl::StatusOr<std::optional<ConstBytes>> Collect(const transport::FrameHeader& header, const transport::Payload& payload);
+  absl::Status TakeValue(const transport::FrameHeader& header, ConstBytes bytes, std::span<float> output);
+  absl::Status TakeChange(const transport::FrameHeader& header, ConstBytes bytes, std::span<float> output);
+  void SettleResidual(uint16_t flags);
+  void Drain();
+  void MaybeIdle();
+
+  const Shape shape_;
+  const compression::Codec* const codec_;
+  const bool keep_residual_;
+  const compression::Codec* const reply_codec_;
+  PartitionEnv* const env_;
+
+  Phase phase_ = Phase::kIdle;
+  LaneKey lane_{0, 0};
+  uint32_t term_ = 0;
+  transport::LinkId link_ = 0;
+  TimeNs since_ = 0;             // start of the exchange
+  TimeNs retry_at_ = 0;          // 0 = none
+  std::optional<transport::PushState> state_;
+
+  Push push_;
+  Pull pull_;
+  uint64_t request_ = 0;         // of the running pull
+  TimeNs heard_ = 0;             // last stripe or request of the pull
+  TimeNs pull_interval_ = 0;
+  Answer answer_;
+
+  std::shared_ptr<std::byte> encoded_;          // payload, if a codec is in the way
+  size_t encoded_bytes_ = 0;
+  bool payload_held_ = false;                   // the sender may still touch the payload
+  std::shared_ptr<std::byte> staging_;          // where answers land that cannot land in the caller's output
+  MutableBytes target_;                         // the slot's memory
+  transport::SlotId slot_ = 0;
+  transport::LinkId slot_link_ = 0;
+  transport::SlotId closing_slot_ = 0;          // being revoked while the peer is in the middle of it
+  transport::LinkId closing_link_ = 0;
+  bool route_waits_ = false;                    // Route came while closing_slot_ was there: again when it is gone
+  std::optional<transport::Reassembler> reassembler_;
+  std::pair<uint32_t, uint64_t> reassembling_;  // attempt and round of the stripes that are counted
+
+  uint32_t rate_bits_ = 0;                      // of the next round, as the owner said
+  float residual_rate_ = 0;
+  float residual_rate_next_ = 0;
+  std::vector<float> residual_, residual_next_;
+  bool residual_pending_ = false;               // residual_next_ belongs to the push that runs
+  std::vector<float> replica_;
+};
+
+}  // namespace sluice::worker
