@@ -156,6 +156,12 @@ std::pair<FrameHeader, std::vector<std::byte>> BatchBuilder::Take() {
   return {header, std::exchange(buffer_, {})};
 }
 
+void BatchBuilder::Recycle(std::vector<std::byte> buffer) {
+  if (count_ != 0 || buffer.capacity() <= buffer_.capacity()) return;
+  buffer.clear();
+  buffer_ = std::move(buffer);
+}
+
 absl::Status ForEachInBatch(const FrameHeader& outer, ConstBytes payload,
                             const std::function<void(const FrameHeader&, ConstBytes)>& fn) {
   if (outer.slot != 0 || outer.stripe_offset != 0 || outer.total_bytes != payload.size())

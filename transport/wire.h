@@ -107,6 +107,8 @@ class BatchBuilder {
   size_t bytes() const { return buffer_.size(); }
   // Takes what was collected: the batch's header (count in aux) and its payload.
   std::pair<FrameHeader, std::vector<std::byte>> Take();
+  // Gives a taken buffer back, for the next batch to be built in.
+  void Recycle(std::vector<std::byte> buffer);
 
  private:
   std::vector<std::byte> buffer_;

@@ -6,11 +6,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <queue>
-#include <unordered_map>
-#include <vector>
 
 #include "base/clock.h"
 #include "transport/transport.h"
@@ -20,13 +16,20 @@ namespace sluice::transport {
 struct LinkQueueOptions {
   size_t stripe_bytes = 1 << 20;
   size_t fusion_bytes = 64 << 10;        // 0 = no fusion
-  TimeNs fusion_cycle = 0;               // small frames wait up to this for company; 0 = until Flush() of the same turn
+  // Small payloads wait up to this for company; 0 = until Flush() of the same turn. A frame without payload (a grant, an
+  // announcement) never waits longer than Flush(), and takes along what waits on its link.
+  TimeNs fusion_cycle = 0;
   size_t fuse_below = 16 << 10;          // payloads up to this are fused
 };
 
+// Keys with this bit belong to the StreamSender that is attached.
+inline constexpr uint64_t kSenderKeyBit = uint64_t{1} << 63;
+
 class LinkQueue {
  public:
-  // released(key): the memory of the message enqueued with this key is no longer touched by anything.
+  // released(key): the memory of the messages enqueued with this key is no longer touched by anything (called when the
+  // last of them is out; a key may be used again at any time). It may call back into the queue.
+  // The queue lends memory of its own to the endpoint: it must outlive the endpoint's links, as the handler does.
   LinkQueue(Endpoint* endpoint, const Clock* clock, LinkQueueOptions options,
             std::function<void(uint64_t key)> released);
   ~LinkQueue();
@@ -38,7 +41,8 @@ class LinkQueue {
   void SendSmall(LinkId link, const FrameHeader& header, ConstBytes payload);
 
   // A large message: header.total_bytes = payload.size(); it goes out in stripes of header.slot (or whole if by_reference
-  // or if it has no slot). payload stays untouched until released(key). Lower priority values go first; ties in order.
+  // or if it has no slot). payload stays untouched until released(key), which is never called from inside this call.
+  // Goes out at the next Flush(), as far as the link has room. Lower priority values go first; ties in order.
   void SendLarge(LinkId link, const FrameHeader& header, ConstBytes payload, int32_t priority, uint64_t key,
                  bool by_reference);
 
@@ -51,6 +55,10 @@ class LinkQueue {
   void OnWritable(LinkId link);
   // Forward Handler::OnSent here; returns false if the cookie is not ours.
   bool OnSent(LinkId link, uint64_t cookie);
+
+  // For StreamSender: released of the keys with kSenderKeyBit, and what runs at the beginning of every Flush() and
+  // OnWritable(), so that what the sender holds back goes out in order of priority. Empty functions detach it.
+  void AttachSender(std::function<void(uint64_t key)> released, std::function<void()> before_flush);
 
   // When the oldest waiting small frame must go (fusion_cycle), or INT64_MAX.
   TimeNs NextDeadline() const;

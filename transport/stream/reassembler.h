@@ -2,6 +2,7 @@
 // part, or lies outside the message, is refused.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 
@@ -11,6 +12,8 @@ namespace sluice::transport {
 
 class Reassembler {
  public:
+  static constexpr size_t kMaxPieces = 1 << 14;  // more are refused: a bound on what a peer can make us keep
+
   explicit Reassembler(uint64_t total_bytes) : total_(total_bytes) {}
   // OK also for an exact repeat, which counts once.
   absl::Status Add(uint64_t offset, uint64_t bytes);

@@ -4,7 +4,10 @@
 // Memory: pool_bytes in all, whatever the number of workers. A push that the owner calls urgent (the lowest missing rank
 // of the oldest open round of its partition) may use the reserve (the last max_message_bytes of the pool), so the round
 // that everyone waits for can always close. Urgent pushes are consumed on arrival, which frees the reserve again.
-// Waiting announcements are a few bytes each, at most one for each (rank, partition).
+// The pool counts what it grants and, until the owner drops them, payloads that come without a grant and fit the
+// endpoint's max_slotless_bytes; larger ones without a slot lie in the sender's memory and cost nothing here.
+// Waiting announcements are a few bytes each, at most one for each (job, rank, partition); they are granted in the order
+// of their coming, urgent ones first where the reserve takes them.
 // Single-threaded, on the endpoint's loop.
 #pragma once
 
@@ -37,11 +40,12 @@ class StreamReceiver {
   class Owner {
    public:
     virtual ~Owner() = default;
-    // Step 2, a to g, before memory is spent. Called for ANNOUNCE and for each first stripe or eager PUSH.
+    // Step 2, a to g, before memory is spent. Called for ANNOUNCE, for each first stripe or eager PUSH, and again before
+    // OnContribution where the stripes took more than one frame.
     virtual Admission Admit(LinkId link, const FrameHeader& header) = 0;
-    // May this push use the reserve?
+    // May this push use the reserve? Asked again for waiting pushes at each Pump.
     virtual bool Urgent(const FrameHeader& header) const = 0;
-    // Step 4: the whole payload. The owner validates it (an error makes the receiver answer ERROR and forget the push),
+    // Step 4: the whole payload; header is the push's own, with payload_bytes of the whole. The owner validates it (an error makes the receiver answer ERROR and forget the push),
     // keeps it or drops it at once; dropping it gives the memory back to the pool. Not called twice for the same
     // (rank, partition, round) once it returned OK, as long as Admit says kAnswered from then on.
     virtual absl::Status OnContribution(LinkId link, const FrameHeader& header, Payload payload) = 0;
@@ -56,9 +60,10 @@ class StreamReceiver {
   void OnSlotClosed(LinkId link, SlotId slot);
   // Grants waiting announcements while memory lasts; the owner calls it at the end of each turn.
   void Pump();
-  // Forgets everything of a rank below this incarnation, or of a partition that moved away.
-  void ForgetRank(uint32_t rank, uint32_t below_incarnation);
-  void ForgetPartition(uint32_t partition);
+  // Forgets everything of a rank below this incarnation, or of a partition that moved away. job 0 = of any job: those
+  // that were meant by mistake are announced again.
+  void ForgetRank(uint32_t rank, uint32_t below_incarnation, uint32_t job = 0);
+  void ForgetPartition(uint32_t partition, uint32_t job = 0);
 
   StreamReceiverStats stats() const;
 

@@ -1,0 +1,408 @@
+#include "transport/stream/stream_receiver.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "transport/stream/buffer_pool.h"
+#include "transport/stream/reassembler.h"
+
+namespace sluice::transport {
+namespace {
+
+// Waiting pushes that one Pump asks the owner about (Owner::Urgent); the next one goes on from there.
+constexpr size_t kUrgentChecks = 64;
+
+// The push of one (job, rank, partition): at most one is on record.
+using Key = std::tuple<uint32_t, uint32_t, uint32_t>;  // job, partition, rank: ranks of a partition lie together
+
+Key KeyOf(const FrameHeader& h) { return {h.job, h.partition, h.rank}; }
+
+// Which of two tries is newer.
+auto Age(const FrameHeader& h) { return std::make_tuple(h.incarnation, h.round, h.attempt); }
+
+// Do two frames speak of one message?
+bool SameMessage(const FrameHeader& a, const FrameHeader& b) {
+  return a.total_bytes == b.total_bytes && a.elements == b.elements && a.codec == b.codec && a.tensor == b.tensor;
+}
+
+struct Entry {
+  enum class State { kWaiting, kGranted, kClosing };  // kClosing: complete, but its slot is still being let go
+  LinkId link = 0;
+  FrameHeader header;  // as PUSH of the whole message, without slot
+  State state = State::kWaiting;
+  uint64_t order = 0;  // kWaiting: place in the queue
+  SlotId slot = 0;     // kGranted, kClosing; 0 for a message of no bytes
+  std::shared_ptr<std::byte> buffer;
+  Reassembler stripes{0};
+  bool begun = false;  // a stripe has come
+};
+
+}  // namespace
+
+struct StreamReceiver::Impl {
+  Impl(Endpoint* endpoint, LinkQueue* replies, Owner* owner, StreamReceiverOptions options)
+      : endpoint(endpoint),
+        replies(replies),
+        owner(owner),
+        options(options),
+        pool(BufferPool::Create(endpoint, options.pool_bytes, options.max_message_bytes)) {}
+
+  // --- answers
+
+  void Answer(LinkId link, const FrameHeader& about, FrameType type, uint32_t aux, SlotId slot = 0) {
+    FrameHeader h;
+    h.type = type;
+    h.job = about.job, h.rank = about.rank, h.incarnation = about.incarnation;
+    h.tensor = about.tensor, h.partition = about.partition, h.term = about.term;
+    h.round = about.round, h.attempt = about.attempt;
+    h.aux = aux, h.slot = slot;
+    replies->SendSmall(link, h, {});
+  }
+
+  void AnswerError(LinkId link, const FrameHeader& about, const absl::Status& status) {
+    FrameHeader h;
+    h.type = FrameType::kError;
+    h.job = about.job, h.rank = about.rank, h.incarnation = about.incarnation;
+    h.tensor = about.tensor, h.partition = about.partition, h.term = about.term;
+    h.round = about.round, h.attempt = about.attempt;
+    h.status = static_cast<uint16_t>(status.code());
+    const std::string text(status.message().substr(0, 1024));
+    replies->SendSmall(link, h, std::as_bytes(std::span(text)));
+  }
+
+  // The peer breaks the protocol: it is told, and the link ends.
+  void Refuse(LinkId link, const FrameHeader& about, std::string why) {
+    ++stats.corrupt;
+    const absl::Status status =
+        absl::InvalidArgumentError(absl::StrCat("worker ", about.rank, ": ", why, ": ", DebugString(about)));
+    AnswerError(link, about, status);
+    replies->Flush();
+    endpoint->Close(link, status);
+  }
+
+  // --- the entries and what hangs on them
+
+  Entry& Put(const Key& key, LinkId link, const FrameHeader& header) {
+    Entry& entry = entries[key];
+    entry.link = link;
+    entry.header = header;
+    entry.header.type = FrameType::kPush;
+    entry.header.slot = entry.header.stripe_offset = 0;
+    entry.header.payload_bytes = static_cast<uint32_t>(header.total_bytes);
+    by_link[link].insert(key);
+    return entry;
+  }
+
+  void Wait(const Key& key, Entry& entry) {
+    entry.state = Entry::State::kWaiting;
+    entry.order = next_order++;
+    waiting.emplace(entry.order, key);
+    waiting_keys.insert(key);
+  }
+
+  void StopWaiting(const Key& key, const Entry& entry) {
+    waiting.erase(entry.order);
+    waiting_keys.erase(key);
+  }
+
+  // Forgets a push; its memory goes back when nobody writes there any more. slots_closed: the link is down.
+  void Drop(std::map<Key, Entry>::iterator it, bool slots_closed = false) {
+    auto& [key, entry] = *it;
+    if (entry.state == Entry::State::kWaiting) StopWaiting(key, entry);
+    if (entry.slot != 0) {
+      slots.erase(entry.slot);
+      const bool writing = !slots_closed && (entry.state == Entry::State::kClosing ||
+                                             !endpoint->CloseSlot(entry.link, entry.slot));
+      if (writing) closing[entry.slot] = {entry.link, std::move(entry.buffer)};
+    }
+    if (const auto keys = by_link.find(entry.link); keys != by_link.end()) {
+      keys->second.erase(key);
+      if (keys->second.empty()) by_link.erase(keys);
+    }
+    entries.erase(it);
+  }
+
+  // Step 2i: memory and a slot. False if there is none.
+  bool Grant(const Key& key, Entry& entry, bool urgent) {
+    const size_t bytes = entry.header.total_bytes;
+    if (!pool->Fits(bytes, urgent)) return false;
+    if (bytes > 0) {
+      absl::StatusOr<std::shared_ptr<std::byte>> buffer = pool->Take(bytes);
+      if (!buffer.ok()) return false;  // the machine is out of memory: as if the pool were
+      entry.buffer = *std::move(buffer);
+      entry.slot = endpoint->OpenSlot(entry.link, {entry.buffer.get(), bytes});
+      slots[entry.slot] = key;
+    }
+    entry.stripes = Reassembler(bytes);
+    entry.state = Entry::State::kGranted;
+    ++stats.grants;
+    Answer(entry.link, entry.header, FrameType::kGrant, 0, entry.slot);
+    return true;
+  }
+
+  // --- frames
+
+  void OnAnnounce(LinkId link, const FrameHeader& header) {
+    if (owner->Admit(link, header) == Admission::kAnswered) {
+      ++stats.duplicates;
+      return;
+    }
+    if (header.total_bytes > options.max_message_bytes)
+      return Refuse(link, header, absl::StrCat("a push of more than the ", options.max_message_bytes, " bytes allowed"));
+    const Key key = KeyOf(header);
+    if (const auto it = entries.find(key); it != entries.end()) {
+      Entry& entry = it->second;
+      if (Age(header) < Age(entry.header)) {  // 2h
+        ++stats.stale_attempts;
+        return;
+      }
+      if (Age(header) == Age(entry.header) && link == entry.link && SameMessage(header, entry.header)) {  // step 5
+        if (entry.state == Entry::State::kWaiting)
+          Answer(link, header, FrameType::kState, static_cast<uint32_t>(PushState::kQueued));
+        if (entry.state == Entry::State::kGranted) Answer(link, header, FrameType::kGrant, 0, entry.slot);
+        return;
+      }
+      Drop(it);
+    }
+    Entry& entry = Put(key, link, header);
+    const bool urgent = owner->Urgent(entry.header);
+    if ((urgent || waiting.empty()) && Grant(key, entry, urgent)) return;
+    Queue(key, entry);
+  }
+
+  // No memory: the announcement waits, and the sender is told so.
+  void Queue(const Key& key, Entry& entry) {
+    if (waiting.size() >= options.max_waiting) {
+      Answer(entry.link, entry.header, FrameType::kRetry, static_cast<uint32_t>(RetryReason::kBusy));
+      entry.state = Entry::State::kGranted;  // not on the list that Drop would take it from
+      Drop(entries.find(key));
+      return;
+    }
+    Wait(key, entry);
+    Answer(entry.link, entry.header, FrameType::kState, static_cast<uint32_t>(PushState::kQueued));
+  }
+
+  void OnWholePush(LinkId link, const FrameHeader& header, Payload payload) {
+    if (owner->Admit(link, header) == Admission::kAnswered) {
+      ++stats.duplicates;
+      return;
+    }
+    if (header.stripe_offset != 0 || header.total_bytes != payload.size())
+      return Refuse(link, header, "a stripe without a slot");
+    if (header.total_bytes > options.max_message_bytes)
+      return Refuse(link, header, absl::StrCat("a push of more than the ", options.max_message_bytes, " bytes allowed"));
+    const Key key = KeyOf(header);
+    uint64_t place = 0;  // in the queue, if this very try waits there
+    if (const auto it = entries.find(key); it != entries.end()) {
+      const Entry& entry = it->second;
+      if (Age(header) < Age(entry.header)) {
+        ++stats.stale_attempts;
+        return;
+      }
+      if (entry.state == Entry::State::kWaiting) place = entry.order;
+      Drop(it);
+    }
+    const bool by_reference = payload.size() > endpoint->limits().max_slotless_bytes;
+    if (!by_reference) {
+      if (!pool->Fits(payload.size(), owner->Urgent(header))) {
+        ++stats.dropped_eager;
+        Entry& entry = Put(key, link, header);
+        if (place == 0) return Queue(key, entry);
+        entry.order = place;
+        waiting.emplace(place, key);
+        waiting_keys.insert(key);
+        Answer(link, header, FrameType::kState, static_cast<uint32_t>(PushState::kQueued));
+        return;
+      }
+      payload = pool->Charge(std::move(payload));
+    }
+    HandOver(link, header, std::move(payload));
+  }
+
+  void OnStripe(LinkId link, const FrameHeader& header, const Payload& payload) {
+    const auto slot = slots.find(header.slot);
+    const auto it = slot == slots.end() ? entries.end() : entries.find(slot->second);
+    if (it == entries.end() || it->second.link != link || it->second.state != Entry::State::kGranted ||
+        KeyOf(header) != it->first || Age(header) != Age(it->second.header) ||
+        !SameMessage(header, it->second.header)) {
+      ++stats.stale_attempts;
+      return;
+    }
+    Entry& entry = it->second;
+    bool admitted_now = false;
+    if (!std::exchange(entry.begun, true)) {
+      if (owner->Admit(link, entry.header) == Admission::kAnswered) {
+        ++stats.duplicates;
+        Drop(it);
+        return;
+      }
+      admitted_now = true;
+    }
+    if (const absl::Status status = entry.stripes.Add(header.stripe_offset, payload.size()); !status.ok()) {
+      Drop(it);
+      return Refuse(link, header, std::string(status.message()));
+    }
+    if (!entry.stripes.complete()) return;
+    if (!endpoint->CloseSlot(entry.link, entry.slot)) {  // a repeat of a stripe is landing just now
+      entry.state = Entry::State::kClosing;
+      return;
+    }
+    Complete(it, admitted_now);
+  }
+
+  // Step 4. The slot is closed: the bytes no longer change.
+  void Complete(std::map<Key, Entry>::iterator it, bool admitted) {
+    const LinkId link = it->second.link;
+    const FrameHeader header = it->second.header;
+    const std::shared_ptr<std::byte> buffer = std::move(it->second.buffer);
+    slots.erase(it->second.slot);
+    it->second.slot = 0;
+    Drop(it);
+    if (!admitted && owner->Admit(link, header) == Admission::kAnswered) {
+      ++stats.duplicates;
+      return;
+    }
+    HandOver(link, header, Payload({buffer.get(), header.total_bytes}, buffer));
+  }
+
+  void HandOver(LinkId link, const FrameHeader& header, Payload payload) {
+    const absl::Status status = owner->OnContribution(link, header, std::move(payload));
+    recheck.insert({std::get<0>(KeyOf(header)), header.partition});
+    if (status.ok()) return;
+    ++stats.corrupt;
+    AnswerError(link, header, status);
+  }
+
+  // --- memory
+
+  bool GrantIfUrgent(Key key) {
+    Entry& entry = entries.at(key);
+    if (!owner->Urgent(entry.header)) return false;
+    if (!Grant(key, entry, /*urgent=*/true)) return false;
+    StopWaiting(key, entry);
+    return true;
+  }
+
+  void Pump() {
+    while (!waiting.empty()) {
+      const Key key = waiting.begin()->second;
+      Entry& entry = entries.at(key);
+      if (!Grant(key, entry, /*urgent=*/false)) break;
+      StopWaiting(key, entry);
+    }
+    // The reserve. A contribution makes the partition's next rank urgent, so those partitions are asked about first.
+    std::set<std::pair<uint32_t, uint32_t>> partitions = std::exchange(recheck, {});
+    if (waiting.empty() || !pool->Fits(1, /*urgent=*/true)) {
+      if (!waiting.empty()) recheck = std::move(partitions);  // when there is memory again
+      return;
+    }
+    for (const auto& [job, partition] : partitions) {
+      auto it = waiting_keys.lower_bound({job, partition, 0});
+      for (size_t n = 0; n < kUrgentChecks && it != waiting_keys.end(); ++n) {
+        if (std::get<0>(*it) != job || std::get<1>(*it) != partition) break;
+        const Key key = *it++;
+        GrantIfUrgent(key);
+      }
+    }
+    // Rounds also close by verdicts and by changes of the plan: the rest is asked about in turn.
+    for (size_t n = std::min(kUrgentChecks, waiting_keys.size()); n > 0 && !waiting_keys.empty(); --n) {
+      auto it = waiting_keys.upper_bound(cursor);
+      if (it == waiting_keys.end()) it = waiting_keys.begin();
+      cursor = *it;
+      GrantIfUrgent(cursor);
+    }
+  }
+
+  template <typename Matches>
+  void Forget(Matches matches) {
+    for (auto it = entries.begin(); it != entries.end();) {
+      const auto here = it++;
+      if (matches(here->second.header)) Drop(here);
+    }
+  }
+
+  Endpoint* const endpoint;
+  LinkQueue* const replies;
+  Owner* const owner;
+  const StreamReceiverOptions options;
+  const std::shared_ptr<BufferPool> pool;
+  StreamReceiverStats stats;
+
+  std::map<Key, Entry> entries;
+  std::unordered_map<LinkId, std::set<Key>> by_link;
+  std::unordered_map<SlotId, Key> slots;
+  std::map<uint64_t, Key> waiting;  // in order of coming
+  std::set<Key> waiting_keys;       // the same, by partition
+  std::unordered_map<SlotId, std::pair<LinkId, std::shared_ptr<std::byte>>> closing;  // of forgotten pushes
+  std::set<std::pair<uint32_t, uint32_t>> recheck;  // job, partition: somebody may have become urgent
+  Key cursor{};
+  uint64_t next_order = 1;
+};
+
+StreamReceiver::StreamReceiver(Endpoint* endpoint, LinkQueue* replies, Owner* owner, StreamReceiverOptions options)
+    : impl_(std::make_unique<Impl>(endpoint, replies, owner, options)) {}
+
+StreamReceiver::~StreamReceiver() = default;
+
+void StreamReceiver::LinkDown(LinkId link) {
+  if (const auto it = impl_->by_link.find(link); it != impl_->by_link.end()) {
+    const std::set<Key> keys = it->second;
+    for (const Key& key : keys) impl_->Drop(impl_->entries.find(key), /*slots_closed=*/true);
+  }
+  std::erase_if(impl_->closing, [link](const auto& item) { return item.second.first == link; });
+}
+
+bool StreamReceiver::OnFrame(LinkId link, const FrameHeader& header, Payload payload) {
+  if (header.type == FrameType::kAnnounce) {
+    impl_->OnAnnounce(link, header);
+  } else if (header.type != FrameType::kPush) {
+    return false;
+  } else if (header.slot == 0) {
+    impl_->OnWholePush(link, header, std::move(payload));
+  } else {
+    impl_->OnStripe(link, header, payload);
+  }
+  return true;
+}
+
+void StreamReceiver::OnSlotClosed(LinkId link, SlotId slot) {
+  (void)link;
+  if (impl_->closing.erase(slot) > 0) return;
+  const auto key = impl_->slots.find(slot);
+  if (key == impl_->slots.end()) return;
+  const auto it = impl_->entries.find(key->second);
+  if (it != impl_->entries.end() && it->second.state == Entry::State::kClosing)
+    impl_->Complete(it, /*admitted=*/false);
+}
+
+void StreamReceiver::Pump() { impl_->Pump(); }
+
+void StreamReceiver::ForgetRank(uint32_t rank, uint32_t below_incarnation, uint32_t job) {
+  impl_->Forget([=](const FrameHeader& h) {
+    return h.rank == rank && h.incarnation < below_incarnation && (job == 0 || h.job == job);
+  });
+}
+
+void StreamReceiver::ForgetPartition(uint32_t partition, uint32_t job) {
+  impl_->Forget([=](const FrameHeader& h) { return h.partition == partition && (job == 0 || h.job == job); });
+}
+
+StreamReceiverStats StreamReceiver::stats() const {
+  StreamReceiverStats stats = impl_->stats;
+  stats.pool_used = impl_->pool->used();
+  stats.pool_peak = impl_->pool->peak();
+  stats.waiting = impl_->waiting.size();
+  stats.partial = impl_->slots.size();
+  return stats;
+}
+
+}  // namespace sluice::transport
