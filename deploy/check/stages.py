@@ -1,0 +1,188 @@
+"""What each stage of ./check does."""
+
+import glob
+import os
+import re
+import shutil
+
+from bazel import CONFIGS, bazel, info, query, run
+
+# Tests of real processes have stages of their own; everything else is a unit test.
+SYSTEM_TAGS = ("e2e", "chaos")
+
+
+class Result:
+    def __init__(self, name, budget, quick):
+        self.name, self.budget, self.quick = name, budget, quick
+        self.passed = self.failed = 0
+        self.failures, self.skipped = [], []
+        self.seconds = 0.0
+
+    def log(self, part=""):
+        return os.path.abspath("out/check/%s%s.log" % (self.name, part and "-" + part))
+
+    @property
+    def limit(self):
+        return 3 * self.budget
+
+    def ok(self, count=1):
+        self.passed += count
+
+    def fail(self, what, details=""):
+        self.failed += 1
+        self.failures.append("%s: %s" % (self.name, what))
+        print("   FAILED %s" % what)
+        for line in details.splitlines():
+            print("      | " + line)
+
+    def skip(self, what, why):
+        self.skipped.append((what, why))
+
+    def count(self, done, targets, labels):
+        """Counts one result for each of the labels that were asked for."""
+        for label in labels:
+            status, log = targets.get(label, ("NOT RUN", None))
+            if status == "PASSED" or status == "FLAKY":
+                self.ok()
+            else:
+                details = "(more in %s)" % done.log
+                if log and os.path.exists(log):
+                    with open(log, errors="replace") as file:
+                        details = "".join(file.readlines()[-40:])
+                elif status in ("NO BUILD", "NOT RUN"):
+                    details = done.tail(25)
+                self.fail("%s %s" % (label, status.lower().replace("_", " ")), details)
+        if done.code is None:
+            self.fail("ended after %d s" % done.seconds, done.tail())
+        elif done.code != 0 and not self.failed:
+            self.fail("bazel ended with code %d" % done.code, done.tail())
+
+
+def _tests(where, tags=(), without=()):
+    """Test targets under `where` that carry one of `tags` (if given), none of `without`, and are not manual."""
+    expression = "tests(%s)" % where
+    if tags:
+        expression = " + ".join("attr(tags, '\\b%s\\b', %s)" % (tag, expression) for tag in tags)
+    for tag in tuple(without) + ("manual",):
+        expression = "(%s) - attr(tags, '\\b%s\\b', %s)" % (expression, tag, "tests(%s)" % where)
+    return query(expression)
+
+
+def build(result):
+    done, targets = bazel("build", ["--keep_going", "//..."], result.log(), result.limit)
+    broken = [label for label, (status, _) in targets.items() if status == "NO BUILD"]
+    if done.code == 0:
+        result.ok()
+    elif done.code is None:
+        result.fail("the build was ended after %d s" % done.seconds, done.tail())
+    else:
+        result.fail("the build of %s" % (", ".join(broken[:5]) or "//..."), done.tail(60))
+
+
+def unit(result):
+    labels = _tests("//...", without=SYSTEM_TAGS)
+    done, targets = bazel("test", ["--keep_going", "--build_tests_only", "--test_output=summary"] + labels, result.log(),
+                          result.limit)
+    result.count(done, targets, labels)
+
+
+def simulation(result):
+    if not os.path.exists("tests/sim/BUILD"):
+        return result.skip("simulation", "tests/sim is not there")
+    seeds = 200 if result.quick else 2000
+    done = run(["bazel", "run", "//tests/sim", "--", "--seeds", str(seeds)], result.log(), result.limit)
+    if done.code == 0:
+        result.ok()
+    else:
+        result.fail("%d seeds" % seeds, done.tail())
+
+
+def _tagged(result, tag):
+    labels = _tests("//...", tags=(tag,))
+    if not labels:
+        return result.skip(tag, "no test is tagged so")
+    # One at a time: they start whole clusters, and wait for real processes.
+    done, targets = bazel("test", ["--keep_going", "--test_output=summary", "--local_test_jobs=1"] + labels, result.log(),
+                          result.limit)
+    result.count(done, targets, labels)
+
+
+def e2e(result):
+    _tagged(result, "e2e")
+
+
+def chaos(result):
+    _tagged(result, "chaos")
+
+
+def install(result):
+    script = "tests/install/run.sh"
+    if not os.path.exists(script):
+        return result.skip("install", script + " is not there")
+    done = run([script], result.log(), result.limit)
+    counted = re.search(r"^(\d+) passed, (\d+) failed$", done.tail(1))
+    if counted:
+        result.ok(int(counted.group(1)))
+    if done.code != 0 or not counted or int(counted.group(2)):
+        result.fail(script, done.tail())
+
+
+def fuzz(result):
+    if not shutil.which("clang++-16"):
+        return result.skip("fuzz", "there is no clang++-16")
+    libraries = query("filter('_fuzz$', kind(cc_library, //...))")
+    binaries = query("kind(cc_binary, //deploy/check/fuzz/...)")
+    covered = query("deps(//deploy/check/fuzz/..., 1)")
+    for library in libraries:
+        if library not in covered:
+            result.fail("%s is not in deploy/check/fuzz/BUILD" % library)
+    done, _ = bazel("build", CONFIGS["fuzz"] + binaries, result.log("build"), result.limit)
+    if done.code != 0:
+        return result.fail("the build with libFuzzer", done.tail())
+    folder = os.path.join(info("bazel-bin", CONFIGS["fuzz"]), "deploy/check/fuzz")
+    seconds = (5 if result.quick else 60) // max(len(binaries), 1) + 1
+    for label in binaries:
+        name = label.rpartition(":")[2]
+        corpus = os.path.abspath("out/check/corpus/" + name)
+        os.makedirs(corpus, exist_ok=True)
+        done = run([os.path.join(folder, name), "-max_total_time=%d" % seconds, "-max_len=4096", "-rss_limit_mb=1024",
+                    "-timeout=10", "-artifact_prefix=" + os.path.abspath("out/check/") + "/" + name + "-", corpus],
+                   result.log(name), result.limit)
+        if done.code == 0:
+            result.ok()
+        else:
+            result.fail(name, done.tail())
+
+
+def _sanitized(result, config, labels, env):
+    if not labels:
+        return result.skip(config, "no test qualifies")
+    done, targets = bazel("test", CONFIGS[config] + ["--keep_going", "--build_tests_only", "--test_output=summary",
+                                                     "--test_env=" + env] + labels, result.log(config), result.limit)
+    result.count(done, targets, labels)
+
+
+def sanitizers(result):
+    if result.quick:
+        return result.skip("sanitizers", "--quick")
+    # gRPC and protobuf come from Debian without instrumentation: their own synchronisation looks like races. What has
+    # threads of ours uses the standard library only, so tests without gRPC are the ones that can tell.
+    places = [p for p in ("base", "transport", "server", "worker", "scheduler") if os.path.exists(p + "/BUILD")]
+    where = " + ".join("//%s/..." % p for p in places)
+    threaded = query("(tests(%s) - attr(tags, '\\b(manual|%s|no-tsan)\\b', tests(%s))) intersect "
+                     "rdeps(%s, attr(linkopts, 'pthread', @system//:all), 1)" % (where, "|".join(SYSTEM_TAGS), where, where))
+    grpc = set(query("rdeps(%s, @system//:grpc)" % where))
+    _sanitized(result, "tsan", [t for t in threaded if t not in grpc], "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
+    if any(t in grpc for t in threaded):
+        result.skip("tsan on tests that link gRPC", "Debian's gRPC is not instrumented")
+    parsers = query("filter('(wire|hello|codec|compression|config|dataset|idx|csv|libsvm|snapshot|frame|shm|tcp|conformance)"
+                    ".*_test$', tests(//...))")
+    _sanitized(result, "asan", [t for t in parsers if t not in set(query("rdeps(//..., @system//:grpc)"))],
+               "UBSAN_OPTIONS=print_stacktrace=1")
+
+
+def vm(result):
+    result.skip("vm", "no test of this tree needs a machine of its own yet")
+
+
+STAGES = {f.__name__: f for f in (build, unit, simulation, e2e, chaos, install, fuzz, sanitizers, vm)}
