@@ -36,8 +36,9 @@ class Loop {
   virtual uint64_t After(TimeNs delay, std::function<void()> fn) = 0;
   virtual void CancelTimer(uint64_t id) = 0;
   // fn runs at the end of every turn that did something (a burst of events, posted closures and due timers), in order of
-  // registration, as long as the loop lives: the place to flush what the turn has queued.
-  virtual void AtTurnEnd(std::function<void()> fn) = 0;
+  // registration, as long as the loop lives: the place to flush what the turn has queued. Hooks with a larger `stage` run
+  // after those with a smaller one: cores queue frames at 0, transports write them at 1.
+  virtual void AtTurnEnd(std::function<void()> fn, int stage = 0) = 0;
   // Busy-polls this long before it sleeps (default 0: never).
   virtual void set_spin(TimeNs spin) = 0;
 };

@@ -40,6 +40,8 @@ class EpollLoop final : public Loop {
   void Run() override {
     thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
     stop_ = false;
+    posted_here_ = true;  // what was queued before Run is flushed by a first turn
+    first_turn_ = true;
     idle_since_ = clock_.Now();
     while (!stop_) Turn();
     thread_.store(std::thread::id(), std::memory_order_relaxed);
@@ -108,7 +110,7 @@ class EpollLoop final : public Loop {
     due_.erase(it);
   }
 
-  void AtTurnEnd(std::function<void()> fn) override { turn_end_.push_back(std::move(fn)); }
+  void AtTurnEnd(std::function<void()> fn, int stage) override { turn_end_.emplace(stage, std::move(fn)); }
 
   void set_spin(TimeNs spin) override { spin_ = spin; }
 
@@ -118,7 +120,7 @@ class EpollLoop final : public Loop {
   void Turn() {
     epoll_event events[kMaxEvents];
     const int count = Wait(events);
-    bool busy = false;
+    bool busy = std::exchange(first_turn_, false);
     for (int i = 0; i < count; ++i) {
       if (events[i].data.u64 == 0) {
         uint64_t ignored;
@@ -135,7 +137,7 @@ class EpollLoop final : public Loop {
     busy |= RunTimers();
     if (!busy) return;
     if (spin_ > 0) idle_since_ = clock_.Now();
-    for (size_t i = 0; i < turn_end_.size(); ++i) turn_end_[i]();
+    for (const auto& [stage, fn] : turn_end_) fn();
   }
 
   int Wait(epoll_event* events) {
@@ -202,6 +204,7 @@ class EpollLoop final : public Loop {
   // The loop's thread.
   bool stop_ = false;
   bool posted_here_ = false;
+  bool first_turn_ = false;
   TimeNs spin_ = 0;
   TimeNs idle_since_ = 0;
   uint64_t next_watch_ = 1;  // 0 is the wake-up descriptor
@@ -211,7 +214,7 @@ class EpollLoop final : public Loop {
   std::map<std::pair<TimeNs, uint64_t>, std::function<void()>> timers_;
   std::unordered_map<uint64_t, TimeNs> due_;
   std::vector<std::pair<TimeNs, uint64_t>> ready_;
-  std::vector<std::function<void()>> turn_end_;
+  std::multimap<int, std::function<void()>> turn_end_;
 };
 
 }  // namespace

@@ -70,6 +70,14 @@ TEST_F(LoopTest, PostFromTheLoopItselfRunsInTheNextTurn) {
   EXPECT_EQ(log_, "a|b||");
 }
 
+TEST_F(LoopTest, TurnEndHooksRunByStage) {
+  loop_->AtTurnEnd([this] { log_ += '1'; }, 1);
+  loop_->AtTurnEnd([this] { log_ += '0'; });
+  loop_->Stop();
+  loop_->Run();
+  EXPECT_EQ(log_, "01");
+}
+
 TEST_F(LoopTest, TimersFireByDueTimeNotByOrderOfCalls) {
   loop_->After(3 * kMillisecond, [this] {
     log_ += 'c';
