@@ -22,8 +22,11 @@ class GrpcSession {
     std::function<void(proto::SchedulerMessage)> message;
   };
   static std::unique_ptr<GrpcSession> Create(std::string address, transport::Loop* loop, Callbacks callbacks);
-  virtual ~GrpcSession() = default;              // cancels the stream, waits for gRPC's threads to let go
-  virtual void Open(TimeNs delay) = 0;           // (re)opens the stream after delay; up or down follows
+  // Cancels the stream, waits for gRPC's threads to let go. On the loop's thread, or after the loop stopped; the loop
+  // outlives the session. No callback follows.
+  virtual ~GrpcSession() = default;
+  // (Re)opens the stream after delay; up or down follows. A stream that is still open is given up without a down.
+  virtual void Open(TimeNs delay) = 0;
   virtual void Send(const proto::MemberMessage& message) = 0;   // dropped if no stream is up
 };
 

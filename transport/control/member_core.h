@@ -27,12 +27,13 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "base/version.h"
 #include "proto/control.pb.h"
 
 namespace sluice::control {
 
 inline constexpr uint32_t kProtocolVersion = 1;
-inline constexpr const char* kReleaseVersion = "0.1.0";
+inline constexpr const char* kReleaseVersion = kVersion;
 
 class MemberCore {
  public:

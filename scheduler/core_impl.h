@@ -1,0 +1,241 @@
+// The scheduler's state and the order of its decisions. One .cc a concern:
+//   core.cc       creation, dispatch, writing, sending
+//   register.cc   who may be which member: skew, names, ranks, lives, fences
+//   members.cc    heartbeats, leases, streams that end
+//   jobs.cc       a job's life: formed, running, ended; losses under each rule
+//   rescale.cc    collecting the partitions' states, "rank out from round R(p)"
+//   requests.cc   RegisterTensors, BarrierEnter, Leave
+//   views.cc      what the admin service shows
+//
+// How a change is made:
+//   1. a handler copies the job's record and changes the copy;
+//   2. CommitJob gives the copy's plan the next version and writes it (with new events) in one transaction;
+//   3. only then the copy becomes the state, and messages that depend on it are sent.
+// If the write fails nothing has changed: the requester is told, or the tick comes to the same decision again.
+//
+// What a restart forgets (streams, heartbeats, acknowledgements, who waits at a barrier) comes back by itself: members
+// register again and repeat their unanswered requests.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "scheduler/core.h"
+#include "scheduler/event_log.h"
+#include "scheduler/records.h"
+
+namespace sluice::scheduler {
+
+inline constexpr uint32_t kMaxOpenJobs = 64;         // forming or running
+inline constexpr uint32_t kMaxEndedJobs = 32;        // kept for people; the oldest goes
+inline constexpr uint32_t kMaxServers = 4096;
+inline constexpr int kMaxLanes = 64;
+inline constexpr int kMaxFenced = 16;                // past lives kept for each rank
+inline constexpr size_t kMaxIdBytes = 255;
+inline constexpr size_t kMaxBarriers = 1024;         // names for each job
+inline constexpr size_t kMaxPendingTensors = 65536;  // requests for each job that wait for the servers
+inline constexpr int kMaxTextBytes = 2000;           // of a member's words that go into events and plans
+
+// The end of a member that this process knows of.
+struct Live {
+  SessionId session = 0;        // 0: no stream
+  TimeNs heard = 0;             // last message, or when it was admitted, or when the scheduler started
+  bool unseen = false;          // from the state file, not heard yet: may be alive
+  proto::Heartbeat heartbeat;   // the last one, without partitions
+
+  bool Alive() const { return session != 0 || unseen; }
+};
+
+struct ServerState {
+  proto::ServerRecord record;
+  Live live;
+  std::map<uint32_t, uint64_t> acked;   // by job: the newest plan it acts on
+};
+
+struct PendingTensors {
+  SessionId session = 0;
+  uint32_t rank = 0;
+  proto::RegisterTensors message;
+  uint64_t version = 0;                 // plan that has them all; 0: not in the plan yet
+  std::vector<uint32_t> ids;
+};
+
+struct BarrierWait {
+  SessionId session = 0;
+  uint64_t request = 0;
+  uint64_t sequence = 0;
+};
+
+struct JobState {
+  proto::JobRecord record;
+  std::vector<Live> workers;                                          // by rank
+  std::vector<PendingTensors> tensors;                                // in order of arrival
+  std::map<std::string, std::map<uint32_t, BarrierWait>> barriers;    // name, rank
+  std::map<std::string, uint64_t> released;                           // barrier name: all sequences below
+  std::map<std::string, uint32_t> tensor_ids;                         // by name, of record.plan
+  bool plan_unsent = false;                                           // FORMING: sent by the tick
+  TimeNs plan_sent = 0;
+  bool counts_as_ended = false;  // not for a job that had ended before this process started and that nobody asks for
+  // Rule "rescale", while record.leaving_ranks is not empty.
+  uint32_t report_request = 0;
+  std::set<std::string> reports_missing;                              // server ids
+  std::map<uint32_t, proto::PartitionState> reports;                  // by partition
+
+  const proto::Plan& plan() const { return record.plan(); }
+  const std::string& name() const { return record.plan().config().name(); }
+  bool ended() const { return plan().state() == proto::JOB_FINISHED || plan().state() == proto::JOB_FAILED; }
+  // Counts in barriers and in the job's end.
+  bool Active(uint32_t rank) const;
+};
+
+struct SessionState {
+  std::string peer;
+  proto::Role role = proto::ROLE_UNKNOWN;   // unknown: not admitted
+  std::string server;
+  uint32_t job = 0;
+  uint32_t rank = 0;
+  // A registration whose place is held by a life that may be about to end. See register.cc.
+  std::optional<proto::Register> parked;
+  TimeNs parked_since = 0;
+  std::string parked_for_server;
+  uint32_t parked_for_job = 0;
+  int32_t parked_for_rank = -1;
+  int holder_spoke = 0;                     // heartbeats of the holder since
+};
+
+class CoreImpl final : public SchedulerCore {
+ public:
+  CoreImpl(proto::NodeConfig config, Store* store, const Clock* clock, std::function<int64_t()> wall_ms, uint64_t random,
+           SchedulerOutput output, SavedState saved);
+
+  void OnSessionOpen(SessionId session, const std::string& peer) override;
+  void OnMessage(SessionId session, const proto::MemberMessage& message) override;
+  void OnSessionClosed(SessionId session) override;
+  void OnTick() override;
+
+  proto::Cluster GetCluster() const override;
+  absl::StatusOr<proto::ShardList> ListShards(const std::string& job) const override;
+  absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) const override;
+  absl::StatusOr<proto::Plan> GetPlan(const std::string& job) const override;
+  absl::StatusOr<proto::Plan> GetPlanByNumber(uint32_t job) const override;
+  absl::StatusOr<proto::JobConfig> GetJobConfig(const std::string& job) const override;
+  proto::EventList ListEvents(uint64_t after, uint32_t limit) const override { return events_.List(after, limit); }
+  bool AllJobsEnded() const override;
+
+  // Writes what the constructor noted: a store that cannot be written is found at start.
+  absl::Status WriteFirst() { return Commit({}); }
+
+ private:
+  using Changes = std::vector<std::pair<std::string, std::string>>;
+  struct Place {   // the answer to a worker's Register
+    uint32_t rank = 0;
+    bool same_life = false;
+    bool park = false;
+  };
+
+  // core.cc
+  absl::Status Commit(Changes changes);
+  absl::Status CommitJob(JobState& job, proto::JobRecord next);   // with a new plan version, sent by Settle
+  void Note(const std::string& kind, const std::string& job, const std::string& text);
+  void Send(SessionId session, const proto::SchedulerMessage& message);
+  void Answer(SessionId session, uint64_t request, const absl::Status& status, const std::vector<uint32_t>& tensors = {});
+  void SendPlan(const JobState& job, SessionId session);
+  void SendPlanToAll(JobState& job);
+  void Close(SessionId session, const absl::Status& status);
+  void Detach(SessionId session);
+  void Settle();
+  TimeNs lease() const { return TimeNs{config_.lease_ms()} * kMillisecond; }
+
+  // register.cc
+  void OnRegister(SessionId session, const proto::Register& reg);
+  void Refuse(SessionId session, const proto::Register& reg, const absl::Status& status);
+  absl::Status CheckRegister(const proto::Register& reg) const;
+  void RegisterServer(SessionId session, const proto::Register& reg);
+  absl::Status AdmitServer(SessionId session, const proto::Register& reg);
+  void RegisterWorker(SessionId session, const proto::Register& reg);
+  absl::StatusOr<JobState*> JobFor(const proto::Register& reg);
+  absl::StatusOr<JobState*> CreateJob(const proto::JobConfig& config, const proto::Register& reg);
+  absl::StatusOr<Place> PlaceFor(const JobState& job, const proto::Register& reg) const;
+  absl::Status AdmitWorker(SessionId session, const proto::Register& reg, JobState& job, const Place& place);
+  absl::Status CatchUp(const proto::Register& reg);
+  void Park(SessionId session, const proto::Register& reg);
+  void RetryParked();
+
+  // members.cc
+  void OnHeartbeat(SessionId session, const proto::Heartbeat& heartbeat);
+  void OnPlanAck(SessionId session, const proto::PlanAck& ack);
+  Live* LiveOf(const SessionState& session);
+  void CheckLeases();
+  void LoseServer(const std::string& id);
+  void LoseWorker(JobState& job, uint32_t rank, const std::string& why);
+
+  // jobs.cc
+  JobState* NewestJob(const std::string& name);
+  std::string Why(const proto::JobRecord& record) const;
+  size_t ReadyServers() const;
+  void SettleJob(JobState& job);
+  void SettleForming(JobState& job);
+  void SettleRunning(JobState& job);
+  absl::Status EndJob(JobState& job, proto::JobState state, const std::string& why);
+  void RejectPending(JobState& job);
+  void ForgetOldJobs();
+  void ShutDownServers();
+
+  // rescale.cc
+  absl::Status BeginLeaving(JobState& job, uint32_t rank, const std::string& why);
+  void AskForReports(JobState& job);
+  void AskForReport(const JobState& job, const std::string& server);
+  void TakeReport(JobState& job, const std::string& server, const proto::Heartbeat& heartbeat);
+  void CommitLeaving(JobState& job);
+
+  // requests.cc
+  void OnRegisterTensors(SessionId session, const proto::RegisterTensors& message);
+  void OnBarrier(SessionId session, const proto::BarrierEnter& message);
+  void OnLeave(SessionId session, const proto::Leave& message);
+  absl::Status LeaveJob(JobState& job, uint32_t rank, const proto::Leave& message);
+  absl::Status AddTensorsOf(const PendingTensors& pending, const JobState& job, proto::JobRecord* next,
+                            std::map<std::string, uint32_t>* ids) const;
+  void AddPendingTensors(JobState& job);
+  bool ServersHave(const JobState& job, uint64_t version) const;
+  void AnswerTensors(JobState& job);
+  void ReleaseBarriers(JobState& job);
+
+  // views.cc
+  absl::StatusOr<const JobState*> FindJob(const std::string& name) const;
+  void FillWorkerStatus(const JobState& job, uint32_t rank, proto::MemberStatus* status) const;
+
+  const proto::NodeConfig config_;
+  Store* const store_;
+  const Clock* const clock_;
+  const std::function<int64_t()> wall_ms_;
+  const uint64_t random_;
+  const SchedulerOutput output_;
+
+  const TimeNs started_;
+  proto::MetaRecord meta_;
+  EventLog events_;
+  std::map<std::string, ServerState> servers_;   // by id
+  std::map<uint32_t, JobState> jobs_;            // by number
+  std::map<SessionId, SessionState> sessions_;
+  std::set<SessionId> parked_;
+
+  bool unsettled_ = false;                       // something changed that Settle should look at
+  TimeNs last_tick_;
+  TimeNs no_loss_before_;                        // one lease after the start, or after this process itself stood still
+  TimeNs store_error_noted_ = 0;
+  uint32_t reports_ = 0;                         // numbers of ReportState
+  bool shutdown_sent_ = false;
+};
+
+std::string Ago(TimeNs elapsed);                 // "1.5 s"
+std::string Clip(const std::string& text);       // at most kMaxTextBytes, for text that members send
+
+}  // namespace sluice::scheduler

@@ -1,0 +1,122 @@
+#include "scheduler/plan_builder.h"
+
+#include <algorithm>
+#include <queue>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace sluice::scheduler {
+namespace {
+
+const std::string& Dtype(const proto::TensorSpec& spec) {
+  static const std::string* const fp32 = new std::string("fp32");
+  return spec.dtype().empty() ? *fp32 : spec.dtype();
+}
+
+}  // namespace
+
+void PlaceShards(uint32_t count, uint32_t term, proto::Plan* plan) {
+  std::vector<std::pair<uint32_t, uint32_t>> lanes;  // (lane, server): sorted, neighbours differ in the server
+  for (const proto::ServerInfo& server : plan->servers())
+    for (int lane = 0; lane < server.lanes_size(); ++lane) lanes.emplace_back(lane, server.server());
+  std::sort(lanes.begin(), lanes.end());
+  plan->clear_shards();
+  if (lanes.empty()) return;
+  const uint64_t wanted = count != 0 ? count : uint64_t{kShardsPerLane} * lanes.size();
+  const uint32_t shards = static_cast<uint32_t>(std::min<uint64_t>(wanted, kMaxShards));
+  for (uint32_t i = 0; i < shards; ++i) {
+    proto::ShardInfo* shard = plan->add_shards();
+    shard->set_shard(i);
+    shard->set_lane(lanes[i % lanes.size()].first);
+    shard->set_server(lanes[i % lanes.size()].second);
+    shard->set_term(term);
+  }
+}
+
+absl::StatusOr<uint64_t> CheckSpec(const proto::TensorSpec& spec) {
+  if (spec.name().empty() || spec.name().size() > kMaxTensorNameBytes)
+    return absl::InvalidArgumentError(
+        absl::StrCat("a tensor's name must have 1 to ", kMaxTensorNameBytes, " bytes, this one has ", spec.name().size()));
+  if (Dtype(spec) != "fp32")
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor \"", spec.name(), "\" has dtype \"", spec.dtype(), "\"; fp32 is the only one yet"));
+  if (!proto::TensorKind_IsValid(spec.kind()))
+    return absl::InvalidArgumentError(absl::StrCat("tensor \"", spec.name(), "\" has the unknown kind ", spec.kind()));
+  if (spec.shape_size() > 64)
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor \"", spec.name(), "\" has ", spec.shape_size(), " dimensions; at most 64 are allowed"));
+  uint64_t elements = 1;
+  for (uint64_t dimension : spec.shape()) {
+    if (dimension == 0)
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor \"", spec.name(), "\" of shape ", ShapeText(spec), " has no elements"));
+    if (dimension > kMaxTensorElements / elements)
+      return absl::InvalidArgumentError(absl::StrCat("tensor \"", spec.name(), "\" of shape ", ShapeText(spec),
+                                                     " has more than 2^30 elements; split it into several tensors"));
+    elements *= dimension;
+  }
+  return elements;
+}
+
+absl::Status SameSpec(const proto::TensorSpec& known, uint32_t known_rank, const proto::TensorSpec& spec,
+                      uint32_t rank) {
+  if (std::equal(known.shape().begin(), known.shape().end(), spec.shape().begin(), spec.shape().end()) &&
+      Dtype(known) == Dtype(spec) && known.kind() == spec.kind())
+    return absl::OkStatus();
+  const auto text = [](const proto::TensorSpec& s) { return absl::StrCat(ShapeText(s), " ", proto::TensorKind_Name(s.kind())); };
+  return absl::InvalidArgumentError(absl::StrCat("tensor \"", spec.name(), "\" was registered as ", text(known),
+                                                 " by rank ", known_rank, " and as ", text(spec), " by rank ", rank,
+                                                 "; all workers must build the same model"));
+}
+
+absl::Status CheckRoom(const proto::Plan& plan, const std::vector<uint64_t>& elements) {
+  const uint64_t chunk = std::max<uint64_t>(1, plan.config().partition_bytes() / 4);
+  const uint64_t tensors = plan.tensors_size() + elements.size();
+  uint64_t partitions = CountPartitions(plan);
+  for (uint64_t n : elements) partitions += (n + chunk - 1) / chunk;  // at most 2^20 times 2^30
+  if (tensors <= kMaxTensors && partitions <= kMaxPartitions) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("the job would have ", tensors, " tensors in ", partitions,
+                                                   " partitions; at most ", kMaxTensors, " and ", kMaxPartitions,
+                                                   " are allowed: raise job.partition_bytes"));
+}
+
+void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* plan) {
+  const uint64_t chunk = std::max<uint64_t>(1, plan->config().partition_bytes() / 4);
+  const uint32_t first = CountPartitions(*plan);
+  proto::TensorInfo* tensor = plan->add_tensors();
+  tensor->set_tensor(static_cast<uint32_t>(plan->tensors_size() - 1));
+  *tensor->mutable_spec() = spec;
+  tensor->mutable_spec()->set_dtype(Dtype(spec));
+  tensor->set_first_partition(first);
+
+  using Load = std::pair<uint64_t, int>;  // bytes, shard
+  std::priority_queue<Load, std::vector<Load>, std::greater<Load>> least;
+  for (int i = 0; i < plan->shards_size(); ++i) least.emplace(plan->shards(i).bytes(), i);
+  for (uint64_t begin = 0; begin < elements; begin += chunk) {
+    const uint64_t size = std::min(chunk, elements - begin);
+    const auto [bytes, shard] = least.top();
+    least.pop();
+    tensor->add_partition_elements(size);
+    tensor->add_partition_shard(static_cast<uint32_t>(shard));
+    plan->mutable_shards(shard)->set_bytes(bytes + 4 * size);
+    least.emplace(bytes + 4 * size, shard);
+  }
+  for (proto::WorkerInfo& worker : *plan->mutable_workers())
+    while (worker.out_from_round_size() > 0 && worker.out_from_round_size() < static_cast<int>(CountPartitions(*plan)))
+      worker.add_out_from_round(0);
+}
+
+uint32_t CountPartitions(const proto::Plan& plan) {
+  if (plan.tensors().empty()) return 0;
+  const proto::TensorInfo& last = *plan.tensors().rbegin();
+  return last.first_partition() + static_cast<uint32_t>(last.partition_elements_size());
+}
+
+std::string ShapeText(const proto::TensorSpec& spec) {
+  const std::string shape = spec.shape().empty() ? "scalar" : absl::StrJoin(spec.shape(), "x");
+  return absl::StrCat(shape, " ", Dtype(spec));
+}
+
+}  // namespace sluice::scheduler

@@ -1,0 +1,41 @@
+// How a plan is filled: shards onto lanes, tensors into partitions, partitions onto shards. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/plan.pb.h"
+
+namespace sluice::scheduler {
+
+inline constexpr uint32_t kShardsPerLane = 16;
+inline constexpr uint32_t kMaxShards = 65536;
+inline constexpr uint64_t kMaxTensorElements = uint64_t{1} << 30;
+inline constexpr uint32_t kMaxTensors = 1 << 20;
+inline constexpr uint32_t kMaxPartitions = 1 << 20;   // so that a plan stays far below a message's limit
+inline constexpr size_t kMaxTensorNameBytes = 255;
+
+// Fixes the job's shards over the lanes of plan->servers: shard i goes to lane i modulo their number, lanes counted so
+// that neighbours lie on different servers. count 0: 16 a lane.
+void PlaceShards(uint32_t count, uint32_t term, proto::Plan* plan);
+
+// One shape, checked: no empty dimension, at most kMaxTensorElements, no overflow on the way.
+absl::StatusOr<uint64_t> CheckSpec(const proto::TensorSpec& spec);
+
+// The reason why `spec` cannot stand for `known` of the same name; OK if it can (priorities may differ).
+absl::Status SameSpec(const proto::TensorSpec& known, uint32_t known_rank, const proto::TensorSpec& spec, uint32_t rank);
+
+// RESOURCE_EXHAUSTED if a job of `plan` may not have so many more tensors of so many elements.
+absl::Status CheckRoom(const proto::Plan& plan, const std::vector<uint64_t>& elements);
+
+// Appends a tensor that CheckSpec and CheckRoom accepted: partitions of config.partition_bytes (the last one shorter),
+// each on the shard with the fewest bytes, of equals on the first. Ranks that are out of the job are out of it too.
+void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* plan);
+
+uint32_t CountPartitions(const proto::Plan& plan);
+std::string ShapeText(const proto::TensorSpec& spec);   // "784x10 fp32"
+
+}  // namespace sluice::scheduler

@@ -1,0 +1,109 @@
+#include "scheduler/plan_builder.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/philox.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace sluice::scheduler {
+namespace {
+
+proto::Plan MakePlan(std::vector<int> lanes, uint32_t shards, uint32_t partition_bytes) {
+  proto::Plan plan;
+  plan.mutable_config()->set_partition_bytes(partition_bytes);
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    auto* server = plan.add_servers();
+    server->set_server(i);
+    for (int l = 0; l < lanes[i]; ++l) server->add_lanes();
+  }
+  PlaceShards(shards, 3, &plan);
+  return plan;
+}
+
+proto::TensorSpec Spec(std::vector<uint64_t> shape) {
+  proto::TensorSpec spec;
+  spec.set_name("t");
+  for (uint64_t d : shape) spec.add_shape(d);
+  return spec;
+}
+
+TEST(PlaceShards, GoesRoundTheLanesAndNeighboursLieOnDifferentServers) {
+  const proto::Plan plan = MakePlan({2, 1, 2}, 0, 1024);
+  EXPECT_EQ(plan.shards_size(), 80);
+  std::map<std::pair<uint32_t, uint32_t>, int> load;
+  for (const auto& shard : plan.shards()) {
+    ++load[{shard.server(), shard.lane()}];
+    EXPECT_EQ(shard.term(), 3u);
+  }
+  EXPECT_EQ(load.size(), 5u);
+  for (const auto& [lane, n] : load) EXPECT_EQ(n, 16);
+  EXPECT_NE(plan.shards(0).server(), plan.shards(1).server());
+  EXPECT_EQ(MakePlan({1}, 5, 1024).shards_size(), 5);
+  EXPECT_EQ(MakePlan({}, 5, 1024).shards_size(), 0);
+}
+
+TEST(CheckSpec, CountsElementsWithoutOverflow) {
+  EXPECT_EQ(*CheckSpec(Spec({})), 1u);
+  EXPECT_EQ(*CheckSpec(Spec({2, 3, 4})), 24u);
+  EXPECT_EQ(*CheckSpec(Spec({1 << 15, 1 << 15})), uint64_t{1} << 30);
+  EXPECT_FALSE(CheckSpec(Spec({1 << 15, 1 << 15, 2})).ok());
+  EXPECT_FALSE(CheckSpec(Spec({UINT64_MAX, UINT64_MAX})).ok());
+  EXPECT_FALSE(CheckSpec(Spec({uint64_t{1} << 32, uint64_t{1} << 32})).ok());  // 2^64 is 0 to one who multiplies first
+  EXPECT_FALSE(CheckSpec(Spec({3, 0})).ok());
+  EXPECT_FALSE(CheckSpec(Spec(std::vector<uint64_t>(65, 1))).ok());
+  proto::TensorSpec unnamed;
+  EXPECT_FALSE(CheckSpec(unnamed).ok());
+}
+
+TEST(AddTensor, CutsAndPlacesLikeTheObviousWay) {
+  PhiloxRandom random(7);
+  for (int run = 0; run < 50; ++run) {
+    const uint32_t partition_bytes = 4 * (1 + random.Below(100));
+    proto::Plan plan = MakePlan({1, 2}, 1 + random.Below(9), partition_bytes);
+    std::vector<uint64_t> bytes(plan.shards_size());
+    uint32_t first = 0;
+    for (int t = 0; t < 6; ++t) {
+      const uint64_t n = 1 + random.Below(2000);
+      AddTensor(Spec({n}), n, &plan);
+      const proto::TensorInfo& tensor = plan.tensors(t);
+      ASSERT_EQ(tensor.first_partition(), first);
+      ASSERT_EQ(tensor.tensor(), static_cast<uint32_t>(t));
+      uint64_t left = n;
+      for (int p = 0; p < tensor.partition_elements_size(); ++p) {
+        const uint64_t size = std::min<uint64_t>(left, partition_bytes / 4);
+        ASSERT_EQ(tensor.partition_elements(p), size);
+        const size_t least = std::min_element(bytes.begin(), bytes.end()) - bytes.begin();
+        ASSERT_EQ(tensor.partition_shard(p), least);
+        bytes[least] += 4 * size;
+        left -= size;
+      }
+      ASSERT_EQ(left, 0u);
+      first += tensor.partition_elements_size();
+    }
+    ASSERT_EQ(CountPartitions(plan), first);
+    for (int s = 0; s < plan.shards_size(); ++s) ASSERT_EQ(plan.shards(s).bytes(), bytes[s]);
+  }
+}
+
+TEST(CheckRoom, BoundsPartitionsAndTensors) {
+  const proto::Plan plan = MakePlan({1}, 1, 1024);
+  EXPECT_TRUE(CheckRoom(plan, {uint64_t{256} << 20}).ok());
+  EXPECT_EQ(CheckRoom(plan, {(uint64_t{256} << 20) + 1}).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(CheckRoom(plan, std::vector<uint64_t>((1 << 20) + 1, 1)).ok());
+}
+
+TEST(SameSpec, IgnoresPriorityAndNothingElse) {
+  proto::TensorSpec a = Spec({2, 3}), b = a;
+  b.set_priority(9);
+  b.set_dtype("fp32");
+  EXPECT_TRUE(SameSpec(a, 0, b, 1).ok());
+  b.set_kind(proto::TENSOR_BIAS);
+  EXPECT_FALSE(SameSpec(a, 0, b, 1).ok());
+  EXPECT_FALSE(SameSpec(a, 0, Spec({3, 2}), 1).ok());
+  EXPECT_FALSE(SameSpec(a, 0, Spec({2, 3, 1}), 1).ok());
+}
+
+}  // namespace
+}  // namespace sluice::scheduler

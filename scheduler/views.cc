@@ -1,0 +1,134 @@
+// What the admin service shows.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "base/version.h"
+#include "scheduler/core_impl.h"
+
+namespace sluice::scheduler {
+
+absl::StatusOr<const JobState*> CoreImpl::FindJob(const std::string& name) const {
+  std::vector<std::string> names;
+  const JobState* newest = nullptr;
+  const JobState* open = nullptr;
+  size_t open_jobs = 0;
+  for (const auto& [number, job] : jobs_) {
+    if (std::find(names.begin(), names.end(), job.name()) == names.end()) names.push_back(job.name());
+    if (name.empty() || job.name() == name) newest = &job;
+    if (!job.ended()) ++open_jobs, open = &job;
+  }
+  if (!name.empty() && newest == nullptr)
+    return absl::NotFoundError(absl::StrCat("there is no job \"", Clip(name), "\"; ",
+                                            names.empty() ? "no job has been started" : "known: ", absl::StrJoin(names, ", ")));
+  if (newest == nullptr) return absl::NotFoundError("there is no job yet: the first worker makes it (job.name)");
+  if (!name.empty() || names.size() == 1) return newest;
+  if (open_jobs == 1) return open;
+  return absl::InvalidArgumentError(absl::StrCat("there are several jobs, name one: ", absl::StrJoin(names, ", ")));
+}
+
+void CoreImpl::FillWorkerStatus(const JobState& job, uint32_t rank, proto::MemberStatus* status) const {
+  const proto::WorkerRecord& worker = job.record.workers(rank);
+  const Live& live = job.workers[rank];
+  status->set_member(worker.member());
+  status->set_role(proto::ROLE_WORKER);
+  status->set_id(worker.id());
+  status->set_address(worker.peer());
+  status->set_incarnation(worker.incarnation());
+  status->set_alive(live.session != 0);
+  if (worker.member() != 0) status->set_since_heartbeat_ms((clock_->Now() - live.heard) / kMillisecond);
+  status->set_job(job.name());
+  status->set_rank(static_cast<int32_t>(rank));
+  status->set_round(live.heartbeat.round());
+  status->set_wire_bytes_in(live.heartbeat.wire_bytes_in());
+  status->set_wire_bytes_out(live.heartbeat.wire_bytes_out());
+  status->set_waiting_for(live.heartbeat.waiting_for());
+}
+
+proto::Cluster CoreImpl::GetCluster() const {
+  const TimeNs now = clock_->Now();
+  proto::Cluster cluster;
+  cluster.set_version(kVersion);
+  cluster.set_uptime_ms((now - started_) / kMillisecond);
+  for (const auto& [id, server] : servers_) {
+    proto::MemberStatus* status = cluster.add_members();
+    status->set_member(server.record.member());
+    status->set_role(proto::ROLE_SERVER);
+    status->set_id(id);
+    status->set_address(server.record.control().empty() ? server.record.peer() : server.record.control());
+    status->set_incarnation(server.record.incarnation());
+    status->set_alive(server.live.session != 0);
+    status->set_since_heartbeat_ms((now - server.live.heard) / kMillisecond);
+    status->set_rank(-1);
+    status->set_round(server.live.heartbeat.round());
+    status->set_wire_bytes_in(server.live.heartbeat.wire_bytes_in());
+    status->set_wire_bytes_out(server.live.heartbeat.wire_bytes_out());
+    status->set_waiting_for(server.live.heartbeat.waiting_for());
+  }
+  for (const auto& [number, job] : jobs_) {
+    proto::JobStatus* status = cluster.add_jobs();
+    status->set_job(number);
+    status->set_name(job.name());
+    status->set_state(job.plan().state());
+    status->set_plan_version(job.plan().version());
+    status->set_workers_expected(job.plan().config().workers());
+    status->set_shards(job.plan().shards_size());
+    status->set_tensors(job.plan().tensors_size());
+    for (const proto::ShardInfo& shard : job.plan().shards())
+      status->set_parameter_bytes(status->parameter_bytes() + shard.bytes());
+    std::string why = job.plan().why();
+    for (uint32_t rank = 0; rank < job.workers.size(); ++rank) {
+      const Live& live = job.workers[rank];
+      status->set_workers_alive(status->workers_alive() + (live.session != 0));
+      status->set_round(std::max(status->round(), live.heartbeat.round()));
+      if (job.plan().state() == proto::JOB_RUNNING && job.Active(rank) && !job.plan().workers(rank).alive())
+        absl::StrAppend(&why, " (rank ", rank, ": last heard ", Ago(now - live.heard), " ago)");
+      if (job.record.workers(rank).member() != 0 && !job.ended()) FillWorkerStatus(job, rank, cluster.add_members());
+    }
+    status->set_why(why);
+  }
+  return cluster;
+}
+
+absl::StatusOr<proto::ShardList> CoreImpl::ListShards(const std::string& name) const {
+  SLUICE_ASSIGN_OR_RETURN(const JobState* job, FindJob(name));
+  proto::ShardList list;
+  list.set_job(job->name());
+  for (const proto::ShardInfo& shard : job->plan().shards()) {
+    proto::ShardStatus* status = list.add_shards();
+    *status->mutable_info() = shard;
+    if (static_cast<int>(shard.server()) < job->plan().servers_size())
+      status->set_server_id(job->plan().servers(shard.server()).id());
+  }
+  for (const proto::TensorInfo& tensor : job->plan().tensors())
+    for (const uint32_t shard : tensor.partition_shard())
+      if (static_cast<int>(shard) < list.shards_size())
+        list.mutable_shards(shard)->set_partitions(list.shards(shard).partitions() + 1);
+  return list;
+}
+
+absl::StatusOr<proto::WorkerList> CoreImpl::ListWorkers(const std::string& name) const {
+  SLUICE_ASSIGN_OR_RETURN(const JobState* job, FindJob(name));
+  proto::WorkerList list;
+  for (uint32_t rank = 0; rank < job->workers.size(); ++rank) FillWorkerStatus(*job, rank, list.add_workers());
+  return list;
+}
+
+absl::StatusOr<proto::Plan> CoreImpl::GetPlan(const std::string& name) const {
+  SLUICE_ASSIGN_OR_RETURN(const JobState* job, FindJob(name));
+  return job->plan();
+}
+
+absl::StatusOr<proto::Plan> CoreImpl::GetPlanByNumber(uint32_t number) const {
+  auto it = jobs_.find(number);
+  if (it == jobs_.end()) return absl::NotFoundError(absl::StrCat("there is no job number ", number));
+  return it->second.plan();
+}
+
+absl::StatusOr<proto::JobConfig> CoreImpl::GetJobConfig(const std::string& name) const {
+  SLUICE_ASSIGN_OR_RETURN(const JobState* job, FindJob(name));
+  return job->plan().config();
+}
+
+}  // namespace sluice::scheduler
