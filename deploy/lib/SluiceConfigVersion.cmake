@@ -1,0 +1,12 @@
+set(PACKAGE_VERSION "@VERSION@")
+# Before 1.0 a minor release may change the interface.
+string(REGEX MATCH "^[0-9]+\\.[0-9]+" _sluice_series "${PACKAGE_VERSION}")
+if(PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION AND "${PACKAGE_FIND_VERSION}" MATCHES "^${_sluice_series}|^$|^0$")
+  set(PACKAGE_VERSION_COMPATIBLE TRUE)
+  if(PACKAGE_FIND_VERSION VERSION_EQUAL PACKAGE_VERSION)
+    set(PACKAGE_VERSION_EXACT TRUE)
+  endif()
+else()
+  set(PACKAGE_VERSION_COMPATIBLE FALSE)
+endif()
+unset(_sluice_series)
