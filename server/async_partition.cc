@@ -1,0 +1,258 @@
+#include "server/async_partition.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace sluice::server {
+
+using transport::FrameHeader;
+using transport::LinkId;
+using transport::Payload;
+using transport::PushState;
+using transport::RetryReason;
+
+AsyncPartition::AsyncPartition(PartitionShape shape, ValueState values, JobContext* job)
+    : Partition(std::move(shape), nullptr, std::move(values), job), ranks_(job->workers.size()) {}
+
+bool AsyncPartition::Counted(uint32_t rank) const {
+  const WorkerView& worker = job_->workers[rank];
+  return !worker.finished && shape_.partition >= worker.out_from_round.size();
+}
+
+uint64_t AsyncPartition::Slowest() const {
+  uint64_t slowest = UINT64_MAX;
+  for (const Rank& rank : ranks_) {
+    if (rank.counted) slowest = std::min(slowest, rank.next);
+  }
+  return slowest == UINT64_MAX ? 0 : slowest;
+}
+
+Partition::Admission AsyncPartition::Admit(LinkId link, const FrameHeader& push) {
+  Rank& rank = ranks_[push.rank];
+  Seat& seat = seats_[push.rank];
+  if (push.round < rank.next) {                                                                      // 2e
+    ++job_->counters->duplicates;
+    const bool waits = (rank.owed && push.round + 1 == rank.next) ||
+                       (push.round == seat.round && UnderWay(seat, link, push.reply_slot));
+    if (!TakeSeat(link, push)) return Admission::kAnswered;
+    if (waits) {
+      job_->replier->SendState(link, push, PushState::kReceived);
+      return Admission::kAnswered;
+    }
+    Result result = CurrentValue(push.round, NextRateBits(push.rank));
+    result.contributors = rank.contributors;
+    if (push.round + 1 == rank.next) result.flags = rank.flags;
+    if (seat.contributed <= push.round) result.flags |= transport::kFlagRejected;
+    SendResult(push.rank, result);
+    return Admission::kAnswered;
+  }
+  if (push.round > rank.next) {                                                                      // 2f
+    job_->replier->SendRetry(link, push, RetryReason::kBusy, term());
+    return Admission::kAnswered;
+  }
+  if (rank.gathered) {                                                                               // 2g
+    ++job_->counters->duplicates;
+    if (TakeSeat(link, push)) job_->replier->SendState(link, push, PushState::kReceived);
+    return Admission::kAnswered;
+  }
+  if (!rank.counted) {
+    job_->replier->SendError(link, push, RankIsOut(push.rank, push.round));
+    return Admission::kAnswered;
+  }
+  if (push.has(transport::kFlagAssign) && assigned_ != nullptr) {
+    ++job_->counters->refused;
+    job_->replier->SendError(
+        link, push,
+        absl::FailedPreconditionError(absl::StrCat("rank ", push.rank, " and rank ", root_, " both broadcast ", Name(),
+                                                   " as root; all ranks must name the same root")));
+    return Admission::kAnswered;
+  }
+  return Admission::kAccept;
+}
+
+bool AsyncPartition::Urgent(const FrameHeader& push) const {
+  return push.round == ranks_[push.rank].next && push.round == Slowest();
+}
+
+absl::Status AsyncPartition::Contribute(LinkId link, const FrameHeader& push, Payload payload) {
+  if (Admit(link, push) == Admission::kAnswered) return absl::OkStatus();   // things went on in the meantime
+  const bool nothing = push.has(transport::kFlagEmpty) || push.has(transport::kFlagNonfinite);
+  const compression::Codec* codec = nothing ? nullptr : compression::DecoderFor(push.codec);
+  if (codec != nullptr) {
+    if (absl::Status status = codec->Validate(payload.bytes(), shape_.elements); !status.ok()) {
+      return absl::DataLossError(absl::StrCat("the payload of rank ", push.rank, " for its round ", push.round, " of ",
+                                              Name(), " is not valid ", codec->name(), ": ", status.message()));
+    }
+  }
+  TakeSeat(link, push);
+  const bool broadcast = push.has(transport::kFlagAssign) || (nothing && !push.has(transport::kFlagNonfinite));
+  SLUICE_RETURN_IF_ERROR(broadcast ? Gather(push, codec, payload.bytes()) : Apply(push, codec, payload.bytes()));
+  ServePulls();
+  return absl::OkStatus();
+}
+
+absl::Status AsyncPartition::Apply(const FrameHeader& push, const compression::Codec* codec, ConstBytes payload) {
+  Rank& rank = ranks_[push.rank];
+  SLUICE_ASSIGN_OR_RETURN(BlockPtr gradient, job_->scratch->Get(shape_.elements));
+  if (codec != nullptr) SLUICE_RETURN_IF_ERROR(codec->Decode(payload, gradient->values()));
+  const bool skip = codec == nullptr || compression::FirstNonfinite(gradient->values()) != shape_.elements;
+  const uint32_t rate_bits = semantics().RateBits(rank.step);
+  if (!skip) {
+    ApplyParams params;
+    params.rate = std::bit_cast<float>(rate_bits);
+    SLUICE_RETURN_IF_ERROR(values_.Update(gradient, params));
+  }
+  ++job_->counters->contributions;
+  ++job_->counters->rounds_applied;
+  job_->counters->rounds_skipped += skip;
+  job_->counters->payload_in += payload.size();
+  if (job_->observer != nullptr) {
+    job_->observer->OnContribution({job_->job, push.rank, push.incarnation, shape_.tensor, shape_.partition, push.round,
+                                    push.codec, push.flags, push.elements, payload});
+    RoundRecord record{};
+    record.job = job_->job;
+    record.tensor = shape_.tensor;
+    record.partition = shape_.partition;
+    record.term = term();
+    record.round = push.round;
+    record.contributors = {push.rank};
+    record.skipped = skip;
+    record.rate_bits = rate_bits;
+    record.value = std::as_const(*values_.value()).values();
+    job_->observer->OnRound(record);
+  }
+  ++rank.step;
+  ++rank.next;
+  ++applied_rounds_;
+  rank.flags = skip ? transport::kFlagSkipped : 0;
+  rank.contributors = 1;
+  rank.owed = true;
+  seats_[push.rank].contributed = push.round + 1;
+  job_->counters->max_round = std::max(job_->counters->max_round, rank.next);
+  ReleaseAnswers();
+  return absl::OkStatus();
+}
+
+absl::Status AsyncPartition::Gather(const FrameHeader& push, const compression::Codec* codec, ConstBytes payload) {
+  if (codec != nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(BlockPtr block, job_->values->Get(shape_.elements));
+    SLUICE_RETURN_IF_ERROR(codec->Decode(payload, block->values()));
+    assigned_ = std::move(block);
+    root_ = push.rank;
+  }
+  ranks_[push.rank].gathered = true;
+  seats_[push.rank].contributed = push.round + 1;
+  ++job_->counters->contributions;
+  job_->counters->payload_in += payload.size();
+  if (job_->observer != nullptr) {
+    job_->observer->OnContribution({job_->job, push.rank, push.incarnation, shape_.tensor, shape_.partition, push.round,
+                                    push.codec, push.flags, push.elements, payload});
+  }
+  CloseBroadcastIfComplete();
+  return absl::OkStatus();
+}
+
+void AsyncPartition::CloseBroadcastIfComplete() {
+  std::vector<uint32_t> contributors;
+  for (uint32_t r = 0; r < ranks_.size(); ++r) {
+    if (ranks_[r].gathered) {
+      contributors.push_back(r);
+    } else if (ranks_[r].counted) {
+      return;
+    }
+  }
+  if (contributors.empty()) return;
+  const bool assigned = assigned_ != nullptr;
+  if (assigned) values_.Assign(std::move(assigned_));
+  assigned_.reset();
+  ++job_->counters->rounds_applied;
+  job_->counters->rounds_skipped += !assigned;
+  if (job_->observer != nullptr) {
+    RoundRecord record{};
+    record.job = job_->job;
+    record.tensor = shape_.tensor;
+    record.partition = shape_.partition;
+    record.term = term();
+    record.round = ranks_[contributors.front()].next;
+    record.contributors = contributors;
+    record.skipped = !assigned;
+    record.assigned = assigned;
+    record.value = std::as_const(*values_.value()).values();
+    job_->observer->OnRound(record);
+  }
+  ++applied_rounds_;
+  for (const uint32_t r : contributors) {
+    Rank& rank = ranks_[r];
+    rank.gathered = false;
+    ++rank.next;
+    rank.flags = assigned ? 0 : transport::kFlagSkipped;
+    rank.contributors = static_cast<uint32_t>(contributors.size());
+    rank.owed = true;
+    job_->counters->max_round = std::max(job_->counters->max_round, rank.next);
+  }
+  ReleaseAnswers();
+}
+
+void AsyncPartition::ReleaseAnswers() {
+  const uint64_t slowest = Slowest();
+  for (uint32_t r = 0; r < ranks_.size(); ++r) {
+    Rank& rank = ranks_[r];
+    const bool early = semantics().mode == proto::MODE_SSP && rank.next > slowest + semantics().staleness;
+    if (rank.owed && !early) Answer(r);
+  }
+}
+
+void AsyncPartition::Answer(uint32_t r) {
+  Rank& rank = ranks_[r];
+  rank.owed = false;
+  Result result = CurrentValue(rank.next - 1, NextRateBits(r));
+  result.flags = rank.flags;
+  result.contributors = rank.contributors;
+  SendResult(r, result);
+}
+
+void AsyncPartition::MembershipChanged() {
+  if (ranks_.size() < job_->workers.size()) {
+    ranks_.resize(job_->workers.size());
+    seats_.resize(job_->workers.size());
+  }
+  const uint64_t slowest = Slowest();
+  for (uint32_t r = 0; r < ranks_.size(); ++r) {
+    const bool counted = Counted(r);
+    if (counted && !ranks_[r].counted) ranks_[r].next = std::max(ranks_[r].next, slowest);
+    ranks_[r].counted = counted;
+  }
+  CloseBroadcastIfComplete();
+  ReleaseAnswers();
+  ServePulls();
+}
+
+void AsyncPartition::Report(proto::PartitionState* state) const {
+  // No round is open for all: the slowest rank's stands for it, and nobody has contributed to what comes next.
+  state->set_partition(shape_.partition);
+  state->set_open_round(Slowest());
+  state->set_contributed(std::string((ranks_.size() + 7) / 8, '\0'));
+}
+
+std::string AsyncPartition::WaitingFor() const {
+  uint32_t waiting = 0, slow = 0;
+  uint64_t slowest = UINT64_MAX;
+  bool gathers = false;
+  for (uint32_t r = 0; r < ranks_.size(); ++r) {
+    waiting += ranks_[r].owed || ranks_[r].gathered;
+    gathers |= ranks_[r].gathered;
+    if (ranks_[r].counted && !ranks_[r].gathered && ranks_[r].next < slowest) {
+      slowest = ranks_[r].next;
+      slow = r;
+    }
+  }
+  if (waiting == 0) return "";
+  return absl::StrCat(waiting, " ranks wait at ", Name(), gathers ? " in a broadcast for " : " for the slowest, ",
+                      WorkerName(slow), ", whose next round is ", ranks_[slow].next);
+}
+
+}  // namespace sluice::server

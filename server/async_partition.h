@@ -1,0 +1,61 @@
+// A partition under SSP and ASP: every contribution is applied on arrival, each rank has a next round of its own.
+//
+//   t=0  rank 0 pushes its round 0: applied, its next round is 1. The reply (current parameters) goes out at once (ASP),
+//        or when 1 - (lowest next round of the counted ranks) <= staleness (SSP)
+//   t=1  rank 0 pushes round 0 again (it lost the reply): answered with the parameters as they are now
+//   t=2  rank 1 pushes its round 0: applied; replies that waited for it go out
+// The mean over one contributor is the contribution: order and reduction make no difference. Rates follow the rank's own
+// steps, so a schedule means the same as under BSP; bias corrections follow the updates of the partition.
+// A broadcast gathers all counted ranks, each at its own next round. A rank that was declared out does not count from then
+// on; one that comes back starts at the slowest rank's round, so it holds nobody up.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/partition.h"
+
+namespace sluice::server {
+
+class AsyncPartition final : public Partition {
+ public:
+  AsyncPartition(PartitionShape shape, ValueState values, JobContext* job);
+
+  Admission Admit(LinkId link, const FrameHeader& push) override;
+  bool Urgent(const FrameHeader& push) const override;
+  absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) override;
+  void MembershipChanged() override;
+  void Report(proto::PartitionState* state) const override;
+  std::string WaitingFor() const override;
+  uint64_t OldestOpenRound() const override { return Slowest(); }
+
+ protected:
+  uint64_t NextRound(uint32_t rank) const override { return ranks_[rank].next; }
+  uint32_t NextRateBits(uint32_t rank) const override { return semantics().RateBits(ranks_[rank].step); }
+  bool ContributedToNext(uint32_t rank) const override { return ranks_[rank].gathered; }
+
+ private:
+  struct Rank {
+    uint64_t next = 0;        // round of the next contribution
+    uint64_t step = 0;        // gradient rounds so far
+    uint16_t flags = 0;       // of the last answer
+    uint32_t contributors = 0;
+    bool counted = true;
+    bool gathered = false;    // has contributed to the broadcast that gathers
+    bool owed = false;        // the answer to round next - 1 waits for the slowest rank
+  };
+
+  bool Counted(uint32_t rank) const;
+  uint64_t Slowest() const;   // lowest next round of the counted ranks
+  absl::Status Apply(const FrameHeader& push, const compression::Codec* codec, ConstBytes payload);
+  absl::Status Gather(const FrameHeader& push, const compression::Codec* codec, ConstBytes payload);
+  void CloseBroadcastIfComplete();
+  void ReleaseAnswers();
+  void Answer(uint32_t rank);
+
+  std::vector<Rank> ranks_;
+  BlockPtr assigned_;         // the root's payload of the broadcast that gathers
+  uint32_t root_ = 0;
+};
+
+}  // namespace sluice::server

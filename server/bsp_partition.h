@@ -1,0 +1,83 @@
+// A partition under BSP: one open round, closed when every counted rank has contributed.
+//
+//   OPEN     Contribute, until nobody is missing
+//   SUMMED   reduced; where a step-wide decision is configured its record goes to the coordinator ->
+//   VERDICT  OnVerdict(phase 0), for layer-wise optimizers again with phase 1
+//   APPLIED  in one act: value, optimizer state, replica, reply, open round; then the answers go out, and the round is OPEN
+//            again. (SUMMED and VERDICT are one state here, kDeciding: the record is sent in the act of summing.)
+//
+// A round is a gradient round (sums) or a broadcast (one rank's ASSIGN replaces the value, the others are EMPTY). A push
+// of the other kind is refused. Broadcasts are rounds but not steps: rates, verdicts and bias corrections count steps.
+// A gradient round in which every counted rank was EMPTY is a broadcast without a root: nothing is applied, SKIPPED.
+// A sum that is not finite, or a push flagged NONFINITE, skips: the whole step where a coordinator decides it, else this
+// partition's round (finite gradients whose sum overflowed).
+#pragma once
+
+#include <bit>
+#include <string>
+#include <vector>
+
+#include "server/partition.h"
+#include "server/round_reducer.h"
+
+namespace sluice::server {
+
+class BspPartition final : public Partition {
+ public:
+  BspPartition(PartitionShape shape, std::unique_ptr<compression::Codec> reply_codec, ValueState values,
+               JobContext* job);
+
+  Admission Admit(LinkId link, const FrameHeader& push) override;
+  bool Urgent(const FrameHeader& push) const override;
+  absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) override;
+  void MembershipChanged() override;
+  void OnVerdict(uint32_t phase, const Verdict& verdict) override;
+  void Report(proto::PartitionState* state) const override;
+  std::string WaitingFor() const override;
+  uint64_t OldestOpenRound() const override { return open_; }
+
+ protected:
+  uint64_t NextRound(uint32_t) const override { return open_; }
+  uint32_t NextRateBits(uint32_t) const override { return semantics().RateBits(step_); }
+  bool ContributedToNext(uint32_t rank) const override { return seats_[rank].HasContributed(open_); }
+
+ private:
+  enum class State { kOpen, kDeciding };
+  enum class Kind { kUnknown, kGradient, kBroadcast };
+
+  // The round can take this push beside those that it has.
+  absl::Status CheckKind(const FrameHeader& push) const;
+  // Step 2e: a round that is closed already.
+  void AnswerAgain(LinkId link, const FrameHeader& push);
+  uint32_t LowestMissing() const;        // the number of ranks if nobody is
+  void CloseIfComplete();
+  void CloseGradient();
+  void CloseBroadcast();
+  struct Decision {
+    bool skip = false;
+    double scale = 1.0;
+    double trust = 1.0;
+    uint32_t rate_bits = 0;
+  };
+  void ApplyGradient(const Decision& decision);
+  absl::Status UpdateValue(const Decision& decision);
+  void BuildResult(bool skipped, const BlockPtr& aggregate);
+  void EndRound(const Decision& decision, bool assigned);
+
+  State state_ = State::kOpen;
+  uint64_t open_ = 0;            // the open round = rounds applied
+  uint64_t step_ = 0;            // gradient rounds closed
+  Kind kind_ = Kind::kUnknown;
+  bool asked_to_skip_ = false;   // a push of the open round was not finite
+  uint32_t contributed_ = 0;     // ranks that have contributed to the open round
+  uint32_t first_rank_ = 0;      // the first of them, for messages
+  RoundReducer reducer_;
+  BlockPtr assigned_;            // a broadcast's payload
+  uint32_t root_ = 0;
+  std::vector<uint32_t> contributors_;   // from SUMMED on, in the order of reduction
+  BlockPtr sum_;                 // from SUMMED on: the reduced gradient
+  Decision decision_;            // of phase 0
+  Result last_;                  // of round open_ - 1
+};
+
+}  // namespace sluice::server

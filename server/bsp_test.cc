@@ -1,0 +1,670 @@
+// BSP rounds of one lane: admission, order, replies, broadcasts, skips, membership.
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "base/philox.h"
+#include "server/testing/core_harness.h"
+
+namespace sluice::server {
+namespace {
+
+using transport::kFlagAdmit;
+using transport::kFlagAssign;
+using transport::kFlagChange;
+using transport::kFlagContributed;
+using transport::kFlagEmpty;
+using transport::kFlagNonfinite;
+using transport::kFlagNoReply;
+using transport::kFlagRejected;
+using transport::kFlagSkipped;
+
+
+proto::Plan OnePartition(const std::string& job, uint64_t elements = 4) {
+  return PlanBuilder(job).Server("s0").Tensor("w", {elements}).plan;
+}
+
+FrameHeader PullHeader(uint32_t rank, uint64_t round, uint16_t flags = 0, uint64_t request = 1) {
+  FrameHeader h = CoreHarness::HeaderOf({.rank = rank, .round = round, .flags = flags});
+  h.type = FrameType::kPull;
+  h.aux64 = request;
+  return h;
+}
+
+TEST(BspTest, MeanOfTwoRanksGoesToBoth) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 2"));
+  s.Send({.rank = 0, .values = {1, 2, 3, 4}});
+  EXPECT_TRUE(s.Take(0).empty());
+  s.Send({.rank = 1, .values = {3, 2, 1, 0}});
+  for (uint32_t rank : {0u, 1u}) {
+    const SentFrame reply = s.TakeOne(rank);
+    EXPECT_EQ(reply.header.type, FrameType::kReply);
+    EXPECT_EQ(reply.header.rank, rank);
+    EXPECT_EQ(reply.header.round, 0u);
+    EXPECT_EQ(reply.header.aux, 2u);
+    EXPECT_EQ(reply.header.flags, 0);
+    EXPECT_EQ(reply.Floats(), (std::vector<float>{2, 2, 2, 2}));
+  }
+  ASSERT_EQ(s.observed.rounds.size(), 1u);
+  EXPECT_EQ(s.observed.rounds[0].record.contributors, (std::vector<uint32_t>{0, 1}));
+  EXPECT_TRUE(s.observed.rounds[0].reply.empty());
+  EXPECT_EQ(s.core->stats().rounds_applied, 1u);
+}
+
+TEST(BspTest, SumAndNoReply) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 2 reduction: REDUCTION_SUM"));
+  s.Send({.rank = 0, .values = {1, 2, 3, 4}, .flags = kFlagNoReply});
+  s.Send({.rank = 1, .values = {3, 2, 1, 0}});
+  EXPECT_EQ(s.TakeOne(0).header.type, FrameType::kApplied);
+  EXPECT_EQ(s.TakeOne(1).Floats(), (std::vector<float>{4, 4, 4, 4}));
+}
+
+// Every order of arrival, order of summation and codec against the obvious reference.
+TEST(BspTest, OrdersAndCodecsEqualTheReference) {
+  constexpr uint32_t kRanks = 3;
+  constexpr size_t kElements = 300;
+  for (const char* order : {"ORDER_RANK", "ORDER_EXACT", "ORDER_FAST"}) {
+    for (const char* codec : {"none", "fp16", "bf16", "int8", "topk:0.1"}) {
+      std::vector<uint32_t> arrival = {0, 1, 2};
+      std::vector<float> exact_result;
+      do {
+        SCOPED_TRACE(testing::Message() << order << " " << codec << " first " << arrival[0] << arrival[1]);
+        CoreHarness s;
+        s.Start(OnePartition(absl::StrCat("workers: 3 reduction: REDUCTION_SUM order: ", order, " codec: 'int8'"),
+                             kElements));
+        PhiloxRandom random(5);
+        std::vector<std::vector<float>> pushed(kRanks, std::vector<float>(kElements));
+        for (auto& values : pushed) {
+          for (float& v : values) v = std::ldexp(random.Uniform() - 0.5f, static_cast<int>(random.Below(12)));
+        }
+        for (uint32_t rank : arrival) s.Send({.rank = rank, .values = pushed[rank], .codec = codec});
+        const std::vector<float> got = s.TakeOne(2).Floats();
+        std::vector<uint32_t> sequence = std::string(order) == "ORDER_FAST" ? arrival : std::vector<uint32_t>{0, 1, 2};
+        EXPECT_EQ(s.observed.rounds.at(0).record.contributors, sequence);
+        std::vector<float> expected(kElements);
+        std::vector<double> wide(kElements, 0.0);
+        for (size_t i = 0; i < sequence.size(); ++i) {
+          const std::vector<std::byte> bytes = CoreHarness::Encode(codec, pushed[sequence[i]]);
+          const auto decoder = compression::MakeCodec(codec);
+          std::vector<float> decoded(kElements);
+          ASSERT_TRUE((*decoder)->Decode(bytes, decoded).ok());
+          for (size_t e = 0; e < kElements; ++e) {
+            expected[e] = i == 0 ? decoded[e] : expected[e] + decoded[e];
+            wide[e] += decoded[e];
+          }
+        }
+        if (std::string(order) != "ORDER_EXACT") {
+          EXPECT_EQ(got, expected);
+        } else {
+          // Three values of 24 bits over 12 binary orders are summed in fp64 without a rounding.
+          for (size_t e = 0; e < kElements; ++e) ASSERT_EQ(got.at(e), static_cast<float>(wide[e])) << e;
+          if (exact_result.empty()) exact_result = got;
+          EXPECT_EQ(got, exact_result);
+        }
+      } while (std::next_permutation(arrival.begin(), arrival.end()));
+    }
+  }
+}
+
+TEST(BspTest, FirstContributionIsAssignedSoNegativeZeroLives) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 1", 1));
+  s.Send({.values = {-0.0f}});
+  EXPECT_TRUE(std::signbit(s.TakeOne(0).Floats().at(0)));
+}
+
+TEST(BspTest, OptimizerRepliesParametersAndTheNextRate) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 1 optimizer { kind: 'sgd' rate: 0.5 schedule: 'step' step_rounds: 1 step_factor: 0.5 }", 2));
+  s.Send({.values = {1, -2}});
+  SentFrame reply = s.TakeOne(0);
+  EXPECT_EQ(reply.Floats(), (std::vector<float>{-0.5f, 1.0f}));
+  EXPECT_EQ(reply.header.rate_bits, std::bit_cast<uint32_t>(0.25f));
+  s.Send({.round = 1, .values = {4, 4}});
+  EXPECT_EQ(s.TakeOne(0).Floats(), (std::vector<float>{-1.5f, 0.0f}));
+  EXPECT_EQ(s.observed.rounds[1].record.rate_bits, std::bit_cast<uint32_t>(0.25f));
+}
+
+TEST(BspTest, AggregateReplyBesideAnOptimizerIsRecorded) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 1 reply: REPLY_AGGREGATE optimizer { kind: 'sgd' rate: 1 }", 1));
+  s.Send({.values = {3}});
+  EXPECT_EQ(s.TakeOne(0).Floats(), (std::vector<float>{3}));
+  EXPECT_EQ(s.observed.rounds[0].value, (std::vector<float>{-3}));
+  EXPECT_EQ(s.observed.rounds[0].reply.size(), 4u);
+}
+
+// --- deduplication, fencing, terms
+
+TEST(BspTest, RepeatOfTheOpenRoundIsReceivedAndMovesTheAnswer) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 2"));
+  s.Send({.rank = 0, .values = {1, 1, 1, 1}});
+  s.core->OnUp(50, {.role = transport::PeerRole::kWorker, .job = 1, .job_uid = 77, .index = 0, .incarnation = 10});
+  s.core->OnDown(1, absl::UnavailableError("cut"));
+  s.Send({.rank = 0, .values = {1, 1, 1, 1}, .attempt = 2, .link = 50});
+  s.core->OnTurnEnd();
+  auto frames = s.endpoint.Take(50);
+  ASSERT_EQ(frames.size(), 1u);
+  EXPECT_EQ(frames[0].header.type, FrameType::kState);
+  EXPECT_EQ(frames[0].header.aux, static_cast<uint32_t>(transport::PushState::kReceived));
+  s.Send({.rank = 1, .values = {3, 3, 3, 3}});
+  s.core->OnTurnEnd();
+  frames = s.endpoint.Take(50);
+  ASSERT_EQ(frames.size(), 1u);
+  EXPECT_EQ(frames[0].Floats(), (std::vector<float>{2, 2, 2, 2}));
+  EXPECT_EQ(frames[0].header.attempt, 2u);
+  EXPECT_EQ(s.observed.contributions.size(), 2u);
+}
+
+TEST(BspTest, AppliedRoundIsAnsweredAgainFromTheLastReply) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 1 optimizer { kind: 'sgd' rate: 1 }", 1));
+  s.Send({.values = {1}});
+  EXPECT_EQ(s.TakeOne(0).Floats(), (std::vector<float>{-1}));
+  s.Send({.values = {1}, .attempt = 2});
+  SentFrame again = s.TakeOne(0);
+  EXPECT_EQ(again.Floats(), (std::vector<float>{-1}));
+  EXPECT_EQ(again.header.flags, 0);
+  EXPECT_EQ(again.header.attempt, 2u);
+  EXPECT_EQ(s.observed.rounds.size(), 1u);
+  EXPECT_EQ(s.core->stats().duplicates, 1u);
+}
+
+TEST(BspTest, RoundAheadIsBusy) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 2"));
+  s.Send({.round = 1, .values = {1, 1, 1, 1}});
+  const SentFrame retry = s.TakeOne(0);
+  EXPECT_EQ(retry.header.type, FrameType::kRetry);
+  EXPECT_EQ(retry.header.aux, static_cast<uint32_t>(transport::RetryReason::kBusy));
+}
+
+TEST(BspTest, OldIncarnationIsFencedAndNewerOneAsksForThePlan) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 2"));
+  s.Send({.values = {1, 1, 1, 1}, .incarnation = 9});
+  SentFrame frame = s.TakeOne(0);
+  EXPECT_EQ(frame.header.type, FrameType::kError);
+  EXPECT_EQ(frame.header.status, static_cast<uint16_t>(absl::StatusCode::kAborted));
+  EXPECT_NE(frame.Text().find("rank 0 was taken over by incarnation 10"), std::string::npos) << frame.Text();
+  EXPECT_EQ(s.plan_requests, 0);
+  s.Send({.values = {1, 1, 1, 1}, .incarnation = 11});
+  frame = s.TakeOne(0);
+  EXPECT_EQ(frame.header.aux, static_cast<uint32_t>(transport::RetryReason::kIncarnation));
+  EXPECT_EQ(s.plan_requests, 1);
+}
+
+TEST(BspTest, ANewLifeTakesOverWithoutLosingItsOldContribution) {
+  CoreHarness s;
+  proto::Plan plan = OnePartition("workers: 2");
+  s.Start(plan);
+  s.Send({.rank = 0, .values = {1, 1, 1, 1}});
+  plan.set_version(2);
+  plan.mutable_workers(0)->set_incarnation(11);
+  s.core->OnPlan(plan);
+  s.Send({.rank = 0, .values = {1, 1, 1, 1}, .incarnation = 11});
+  EXPECT_EQ(s.TakeOne(0).header.type, FrameType::kState);
+  s.Send({.rank = 1, .values = {3, 3, 3, 3}});
+  const SentFrame reply = s.TakeOne(0);
+  EXPECT_EQ(reply.Floats(), (std::vector<float>{2, 2, 2, 2}));
+  EXPECT_EQ(reply.header.incarnation, 11u);
+}
+
+TEST(BspTest, TermsAreAnsweredByRetry) {
+  CoreHarness s;
+  proto::Plan plan = OnePartition("workers: 1");
+  plan.mutable_shards(0)->set_term(5);
+  s.Start(plan);
+  s.Send({.values = {1, 1, 1, 1}, .term = 4});
+  SentFrame frame = s.TakeOne(0);
+  EXPECT_EQ(frame.header.aux, static_cast<uint32_t>(transport::RetryReason::kTerm));
+  EXPECT_EQ(frame.header.term, 5u);
+  EXPECT_EQ(s.plan_requests, 0);
+  s.Send({.values = {1, 1, 1, 1}, .term = 6});
+  EXPECT_EQ(s.TakeOne(0).header.aux, static_cast<uint32_t>(transport::RetryReason::kPlan));
+  EXPECT_EQ(s.plan_requests, 1);
+}
+
+TEST(BspTest, UnknownJobAndPartitionAskForThePlan) {
+  CoreHarness s;
+  s.WorkerUp(0);
+  s.Send({.values = {1, 1, 1, 1}});
+  EXPECT_EQ(s.TakeOne(0).header.aux, static_cast<uint32_t>(transport::RetryReason::kPlan));
+  EXPECT_EQ(s.plan_requests, 1);
+  s.core->OnPlan(OnePartition("workers: 1"));
+  s.clock.Advance(kSecond);
+  s.Send({.partition = 7, .values = {1, 1, 1, 1}});
+  EXPECT_EQ(s.TakeOne(0).header.aux, static_cast<uint32_t>(transport::RetryReason::kPlan));
+  EXPECT_EQ(s.plan_requests, 2);
+}
+
+// --- what no correct worker sends
+
+void ExpectEnded(CoreHarness& s, absl::StatusCode code, const std::string& text) {
+  const SentFrame error = s.TakeOne(0);
+  EXPECT_EQ(error.header.type, FrameType::kError);
+  EXPECT_EQ(error.header.status, static_cast<uint16_t>(code)) << error.Text();
+  EXPECT_NE(error.Text().find(text), std::string::npos) << error.Text();
+  EXPECT_TRUE(s.endpoint.closed.contains(1));
+  EXPECT_TRUE(s.observed.contributions.empty());
+}
+
+TEST(BspTest, WrongSizesEndTheLink) {
+  {
+    CoreHarness s;
+    s.Start(OnePartition("workers: 1"));
+    s.Send({.values = {1, 1, 1}});
+    ExpectEnded(s, absl::StatusCode::kInvalidArgument, "3 elements; the plan has 4");
+    s.Send({.values = {1, 1, 1, 1}});   // nothing more is heard from it
+    EXPECT_TRUE(s.Take(0).empty());
+  }
+  {
+    CoreHarness s;
+    s.Start(OnePartition("workers: 1"));
+    s.Send({.values = {1, 1, 1, 1, 1, 1}, .elements = 4});
+    ExpectEnded(s, absl::StatusCode::kInvalidArgument, "24 bytes");
+  }
+  {
+    CoreHarness s;
+    s.Start(OnePartition("workers: 1"));
+    s.Send({.values = {1, 1, 1, 1}, .tensor = 3});
+    ExpectEnded(s, absl::StatusCode::kInvalidArgument, "tensor 'w' partition 0");
+  }
+  {
+    CoreHarness s;
+    s.Start(OnePartition("workers: 1"));
+    FrameHeader h = CoreHarness::HeaderOf({.values = {1, 1, 1, 1}});
+    h.codec = 999;
+    h.payload_bytes = 16;
+    h.total_bytes = 16;
+    s.Deliver(1, h, std::vector<std::byte>(16));
+    ExpectEnded(s, absl::StatusCode::kInvalidArgument, "codec 999");
+  }
+}
+
+TEST(BspTest, AWorkerSpeaksOnlyForItself) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 2"));
+  s.Send({.rank = 1, .values = {1, 1, 1, 1}, .link = 1});
+  ExpectEnded(s, absl::StatusCode::kInvalidArgument, "came as rank 0");
+}
+
+TEST(BspTest, WorkersSendNoVerdicts) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 1 optimizer { clip_norm: 1 }"));
+  FrameHeader h;
+  h.type = FrameType::kVerdict;
+  h.job = 1;
+  s.Deliver(1, h, {});
+  ExpectEnded(s, absl::StatusCode::kPermissionDenied, "no server");
+}
+
+TEST(BspTest, InvalidPayloadNamesTensorPartitionAndRank) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 1"));
+  FrameHeader h = CoreHarness::HeaderOf({.values = {1, 1, 1, 1}});
+  const std::vector<std::byte> garbage(6, std::byte{0xFF});
+  h.codec = static_cast<uint16_t>(compression::CodecId::kFp16);
+  h.payload_bytes = 6;
+  h.total_bytes = 6;
+  s.Deliver(1, h, garbage);
+  const SentFrame error = s.TakeOne(0);
+  EXPECT_EQ(error.header.status, static_cast<uint16_t>(absl::StatusCode::kDataLoss));
+  EXPECT_NE(error.Text().find("rank 0 for round 0 of tensor 'w' partition 0"), std::string::npos) << error.Text();
+  s.Send({.values = {1, 1, 1, 1}, .attempt = 2});
+  EXPECT_EQ(s.TakeOne(0).header.type, FrameType::kReply);
+}
+
+// --- broadcasts
+
+TEST(BspTest, BroadcastAssignsAndIsNoStep) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 2 optimizer { kind: 'sgd' rate: 1 schedule: 'step' step_rounds: 1 step_factor: 0.5 }", 2));
+  s.Send({.rank = 1, .flags = kFlagEmpty, .elements = 2});
+  s.Send({.rank = 0, .values = {5, 6}, .flags = kFlagAssign});
+  for (uint32_t rank : {0u, 1u}) {
+    const SentFrame reply = s.TakeOne(rank);
+    EXPECT_EQ(reply.Floats(), (std::vector<float>{5, 6}));
+    EXPECT_EQ(reply.header.rate_bits, std::bit_cast<uint32_t>(1.0f));
+    EXPECT_EQ(reply.header.aux, 2u);
+  }
+  EXPECT_TRUE(s.observed.rounds[0].record.assigned);
+  for (uint32_t rank : {0u, 1u}) s.Send({.rank = rank, .round = 1, .values = {1, 1}});
+  EXPECT_EQ(s.TakeOne(0).Floats(), (std::vector<float>{4, 5}));
+  EXPECT_EQ(s.observed.rounds[1].record.rate_bits, std::bit_cast<uint32_t>(1.0f));
+}
+
+TEST(BspTest, BroadcastAndGradientDoNotMix) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 2"));
+  s.Send({.rank = 0, .values = {1, 1, 1, 1}, .flags = kFlagAssign});
+  s.Send({.rank = 1, .values = {1, 1, 1, 1}});
+  const SentFrame error = s.TakeOne(1);
+  EXPECT_EQ(error.header.status, static_cast<uint16_t>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_NE(error.Text().find("rank 1 pushes a gradient to round 0 of tensor 'w' partition 0 (job-wide 0), and rank 0 "
+                              "broadcasts it"), std::string::npos) << error.Text();
+  s.Send({.rank = 1, .values = {2, 2, 2, 2}, .flags = kFlagAssign, .attempt = 2});
+  EXPECT_NE(s.TakeOne(1).Text().find("both broadcast as root"), std::string::npos);
+  s.Send({.rank = 1, .flags = kFlagEmpty, .attempt = 3});
+  EXPECT_EQ(s.TakeOne(1).Floats(), (std::vector<float>{1, 1, 1, 1}));
+}
+
+TEST(BspTest, BroadcastWithoutARootAppliesNothing) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 2 optimizer { kind: 'sgd' rate: 1 }"));
+  s.Send({.rank = 0, .flags = kFlagEmpty});
+  s.Send({.rank = 1, .flags = kFlagEmpty});
+  const SentFrame reply = s.TakeOne(0);
+  EXPECT_TRUE(reply.header.has(kFlagSkipped));
+  EXPECT_EQ(reply.Floats(), (std::vector<float>{0, 0, 0, 0}));
+}
+
+// --- change replies
+
+TEST(BspTest, ReplicasFollowTheServersResidual) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 2 reply: REPLY_CHANGE reply_codec: 'int8' codec_min_elements: 1 "
+                       "optimizer { kind: 'momentum' rate: 0.1 }", 64));
+  std::vector<float> initial(64, 0.25f);
+  s.Send({.rank = 0, .values = initial, .flags = kFlagAssign});
+  s.Send({.rank = 1, .flags = kFlagEmpty, .elements = 64});
+  SentFrame first = s.TakeOne(0);
+  EXPECT_FALSE(first.header.has(kFlagChange));
+  EXPECT_EQ(first.Floats(), initial);
+  s.Take(1);
+  std::vector<float> replica = initial;
+  PhiloxRandom random(3);
+  for (uint64_t round = 1; round < 20; ++round) {
+    std::vector<std::vector<std::byte>> payloads;
+    for (uint32_t rank : {0u, 1u}) {
+      std::vector<float> gradient(64);
+      for (float& g : gradient) g = random.Uniform() - 0.5f;
+      s.Send({.rank = rank, .round = round, .values = gradient});
+    }
+    for (uint32_t rank : {0u, 1u}) {
+      const SentFrame reply = s.TakeOne(rank);
+      EXPECT_TRUE(reply.header.has(kFlagChange));
+      payloads.push_back(reply.payload);
+      EXPECT_EQ(reply.header.codec, static_cast<uint16_t>(compression::CodecId::kInt8));
+    }
+    EXPECT_EQ(payloads[0], payloads[1]);
+    EXPECT_EQ(s.observed.rounds.back().reply, payloads[0]);
+    ASSERT_TRUE(compression::DecoderFor(static_cast<uint16_t>(compression::CodecId::kInt8))
+                    ->DecodeAdd(payloads[0], replica).ok());
+    // A laggard pulls y, to the bit; and what is lost in a round comes in the next.
+    s.Deliver(1, PullHeader(0, round + 1, 0, round), {});
+    EXPECT_EQ(s.TakeOne(0).Floats(), replica);
+    const std::vector<float>& x = s.observed.rounds.back().value;
+    for (size_t i = 0; i < 64; ++i) ASSERT_NEAR(replica[i], x[i], 0.01f);
+  }
+}
+
+TEST(BspTest, ExemptTensorsGoWholeInChangeMode) {
+  CoreHarness s;
+  s.Start(PlanBuilder("workers: 1 reply: REPLY_CHANGE optimizer { kind: 'sgd' rate: 1 }")
+              .Server("s0").Tensor("bias", {2}, proto::TENSOR_BIAS).plan);
+  s.Send({.values = {1, 2}});
+  const SentFrame reply = s.TakeOne(0);
+  EXPECT_FALSE(reply.header.has(kFlagChange));
+  EXPECT_EQ(reply.Floats(), (std::vector<float>{-1, -2}));
+}
+
+// --- skips
+
+TEST(BspTest, OverflowSkipsThePartitionsRound) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 2 reduction: REDUCTION_SUM optimizer { kind: 'sgd' rate: 1 }", 1));
+  s.Send({.rank = 0, .values = {3e38f}});
+  s.Send({.rank = 1, .values = {3e38f}});
+  const SentFrame reply = s.TakeOne(0);
+  EXPECT_TRUE(reply.header.has(kFlagSkipped));
+  EXPECT_EQ(reply.Floats(), (std::vector<float>{0}));
+  EXPECT_EQ(s.core->stats().rounds_skipped, 1u);
+  EXPECT_TRUE(s.observed.rounds[0].record.skipped);
+  for (uint32_t rank : {0u, 1u}) s.Send({.rank = rank, .round = 1, .values = {1}});
+  s.Take(1);
+  EXPECT_EQ(s.TakeOne(0).Floats(), (std::vector<float>{-2}));
+}
+
+TEST(BspTest, NonfiniteFlagSkipsWithoutAPayload) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 2"));
+  s.Send({.rank = 0, .values = {1, 1, 1, 1}});
+  s.Send({.rank = 1, .flags = kFlagNonfinite});
+  const SentFrame reply = s.TakeOne(0);
+  EXPECT_EQ(reply.header.type, FrameType::kApplied);   // an aggregate does not exist
+  EXPECT_TRUE(reply.header.has(kFlagSkipped));
+}
+
+// --- pulls
+
+TEST(BspTest, PullWaitsForItsRound) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 1 optimizer { kind: 'sgd' rate: 1 }", 1));
+  s.Deliver(1, PullHeader(0, 1, 0, 5), {});
+  EXPECT_TRUE(s.Take(0).empty());
+  s.Deliver(1, PullHeader(0, 1, 0, 6), {});   // asked again: takes the place of the first
+  s.Send({.values = {2}});
+  const std::vector<SentFrame> frames = s.Take(0);
+  ASSERT_EQ(frames.size(), 2u);
+  EXPECT_EQ(frames[0].header.type, FrameType::kReply);
+  EXPECT_EQ(frames[1].header.type, FrameType::kValue);
+  EXPECT_EQ(frames[1].header.aux64, 6u);
+  EXPECT_EQ(frames[1].header.round, 1u);
+  EXPECT_EQ(frames[1].Floats(), (std::vector<float>{-2}));
+}
+
+TEST(BspTest, AdmitComesAtOnceAndSaysWhetherTheRankHasContributed) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 2"));
+  s.Deliver(1, PullHeader(0, 99, kFlagAdmit), {});
+  SentFrame value = s.TakeOne(0);
+  EXPECT_EQ(value.header.type, FrameType::kValue);
+  EXPECT_EQ(value.header.round, 0u);
+  EXPECT_FALSE(value.header.has(kFlagContributed));
+  s.Send({.rank = 0, .values = {1, 1, 1, 1}});
+  s.Deliver(1, PullHeader(0, 99, kFlagAdmit, 2), {});
+  value = s.TakeOne(0);
+  EXPECT_TRUE(value.header.has(kFlagContributed));
+}
+
+// --- lent memory
+
+proto::DataConfig SmallEager() {
+  proto::DataConfig data;
+  data.set_stripe_bytes(16 << 10);
+  return data;
+}
+
+TEST(BspTest, ALentReplyDoesNotChangeWhenTheNextRoundIsApplied) {
+  CoreHarness s("s0", 0, SmallEager());
+  s.endpoint.by_reference = true;
+  const size_t n = 16 << 10;
+  s.Start(OnePartition("workers: 1 optimizer { kind: 'sgd' rate: 1 }", n));
+  s.Send({.values = std::vector<float>(n, 1.0f)});
+  ASSERT_EQ(s.TakeOne(0).Floats()[0], -1.0f);
+  ASSERT_EQ(s.endpoint.lent.size(), 1u);
+  const uint64_t state = s.core->stats().state_bytes;
+  s.Send({.round = 1, .values = std::vector<float>(n, 1.0f)});
+  EXPECT_EQ(s.TakeOne(0).Floats()[0], -2.0f);
+  EXPECT_EQ(s.core->stats().state_bytes, state + n * sizeof(float));   // one copy, because the first is still lent
+  s.endpoint.ReleaseAll();
+  for (uint64_t round = 2; round < 6; ++round) {
+    s.Send({.round = round, .values = std::vector<float>(n, 1.0f)});
+    s.Take(0);
+    s.endpoint.ReleaseAll();
+  }
+  EXPECT_EQ(s.core->stats().state_bytes, state + n * sizeof(float));   // and no more
+}
+
+TEST(BspTest, LargeReplyGoesInStripesIntoTheSlot) {
+  CoreHarness s("s0", 0, SmallEager());
+  const size_t n = 16 << 10;
+  s.Start(OnePartition("workers: 1", n));
+  std::vector<float> values(n);
+  for (size_t i = 0; i < n; ++i) values[i] = static_cast<float>(i);
+  s.Send({.values = values, .reply_slot = 9});
+  std::vector<std::byte> whole(n * sizeof(float));
+  const std::vector<SentFrame> stripes = s.Take(0);
+  EXPECT_EQ(stripes.size(), 4u);
+  for (const SentFrame& stripe : stripes) {
+    EXPECT_EQ(stripe.header.slot, 9u);
+    std::copy(stripe.payload.begin(), stripe.payload.end(),
+              whole.begin() + static_cast<ptrdiff_t>(stripe.header.stripe_offset));
+  }
+  EXPECT_EQ(std::memcmp(whole.data(), values.data(), whole.size()), 0);
+  // Asked again while it is under way: no second copy.
+  s.Send({.values = values, .reply_slot = 9});
+  EXPECT_EQ(s.TakeOne(0).header.type, FrameType::kState);
+  s.endpoint.ReleaseAll();
+  s.Send({.values = values, .reply_slot = 10});
+  EXPECT_EQ(s.Take(0).size(), 4u);
+}
+
+// --- grants
+
+TEST(BspTest, AnnouncedPushIsGrantedAndAssembled) {
+  CoreHarness s;
+  const size_t n = 8192;
+  s.Start(OnePartition("workers: 1 optimizer { kind: 'sgd' rate: 1 }", n));
+  std::vector<float> values(n, 2.0f);
+  FrameHeader h = CoreHarness::HeaderOf({.values = values});
+  h.type = FrameType::kAnnounce;
+  h.total_bytes = n * sizeof(float);
+  s.Deliver(1, h, {});
+  const SentFrame grant = s.TakeOne(0);
+  ASSERT_EQ(grant.header.type, FrameType::kGrant);
+  MutableBytes slot = s.endpoint.slots.at(grant.header.slot);
+  h.type = FrameType::kPush;
+  h.slot = grant.header.slot;
+  for (size_t offset : {size_t{16384}, size_t{0}}) {
+    std::memcpy(slot.data() + offset, reinterpret_cast<const std::byte*>(values.data()) + offset, 16384);
+    h.stripe_offset = offset;
+    h.payload_bytes = 16384;
+    s.core->OnFrame(1, h, transport::Payload(slot.subspan(offset, 16384), nullptr));
+  }
+  s.core->OnTurnEnd();
+  EXPECT_EQ(s.Take(0).at(0).header.type, FrameType::kReply);
+  EXPECT_EQ(s.observed.rounds[0].value, std::vector<float>(n, -2.0f));
+  EXPECT_EQ(s.core->stats().pool_used, 0u);
+}
+
+TEST(BspTest, EarlyRanksWaitEncodedInThePool) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 3", 1024));
+  const std::vector<float> values(1024, 1.0f);
+  s.Send({.rank = 2, .values = values});
+  s.Send({.rank = 1, .values = values});
+  EXPECT_GT(s.core->stats().pool_used, 0u);
+  s.Send({.rank = 0, .values = values});
+  EXPECT_EQ(s.core->stats().pool_used, 0u);
+  EXPECT_EQ(s.TakeOne(2).Floats(), values);
+}
+
+// --- membership
+
+TEST(BspTest, RescaleClosesTheRoundWithoutTheLostRank) {
+  CoreHarness s;
+  proto::Plan plan = OnePartition("workers: 3 on_worker_loss: LOSS_RESCALE");
+  s.Start(plan);
+  s.Send({.rank = 0, .values = {1, 1, 1, 1}});
+  s.Send({.rank = 2, .values = {3, 3, 3, 3}});
+  EXPECT_TRUE(s.Take(0).empty());
+  EXPECT_NE(s.core->stats().waiting_for.find("has 2 of 3 contributions and waits for rank 1 (host-b:1)"),
+            std::string::npos) << s.core->stats().waiting_for;
+  plan.set_version(2);
+  plan.mutable_workers(1)->set_alive(false);
+  plan.mutable_workers(1)->add_out_from_round(0);
+  s.core->OnPlan(plan);
+  const SentFrame reply = s.TakeOne(0);
+  EXPECT_EQ(reply.Floats(), (std::vector<float>{2, 2, 2, 2}));
+  EXPECT_EQ(reply.header.aux, 2u);
+  EXPECT_EQ(s.observed.rounds[0].record.contributors, (std::vector<uint32_t>{0, 2}));
+  // The lost rank comes back to life: its push of the closed round was dropped, the open one is not for it.
+  s.Take(1);
+  s.Send({.rank = 1, .values = {9, 9, 9, 9}});
+  EXPECT_TRUE(s.TakeOne(1).header.has(kFlagRejected));
+  s.Send({.rank = 1, .round = 1, .values = {9, 9, 9, 9}});
+  EXPECT_EQ(s.TakeOne(1).header.status, static_cast<uint16_t>(absl::StatusCode::kAborted));
+}
+
+TEST(BspTest, FinishedRanksAreNotWaitedFor) {
+  CoreHarness s;
+  proto::Plan plan = OnePartition("workers: 2");
+  s.Start(plan);
+  s.Send({.rank = 0, .values = {1, 1, 1, 1}});
+  plan.set_version(2);
+  plan.mutable_workers(1)->set_finished(true);
+  s.core->OnPlan(plan);
+  EXPECT_EQ(s.TakeOne(0).Floats(), (std::vector<float>{1, 1, 1, 1}));
+}
+
+TEST(BspTest, ReportsRoundAndContributors) {
+  CoreHarness s;
+  s.Start(PlanBuilder("workers: 9").Server("s0").Tensor("w", {1, 1}).plan);
+  s.Send({.rank = 8, .partition = 1, .values = {1}});
+  proto::Heartbeat heartbeat;
+  s.core->ReportState(1, &heartbeat);
+  ASSERT_EQ(heartbeat.partitions_size(), 2);
+  EXPECT_EQ(heartbeat.partitions(1).partition(), 1u);
+  EXPECT_EQ(heartbeat.partitions(1).contributed(), std::string("\0\1", 2));
+  EXPECT_EQ(heartbeat.partitions(0).contributed(), std::string(2, '\0'));
+}
+
+// --- plans
+
+TEST(BspTest, EndedJobsFreeTheirMemoryAndStayEnded) {
+  CoreHarness s;
+  proto::Plan plan = OnePartition("workers: 1 optimizer { kind: 'adam' }", 1000);
+  s.Start(plan);
+  EXPECT_GE(s.core->stats().state_bytes, 12000u);
+  plan.set_version(2);
+  plan.set_state(proto::JOB_FINISHED);
+  s.core->OnPlan(plan);
+  EXPECT_EQ(s.core->stats().state_bytes, 0u);
+  plan.set_version(1);
+  plan.set_state(proto::JOB_RUNNING);
+  s.core->OnPlan(plan);
+  EXPECT_EQ(s.core->stats().state_bytes, 0u);
+}
+
+TEST(BspTest, AnotherUidIsAnotherJobAndItsOldWorkersAreSentAway) {
+  CoreHarness s;
+  proto::Plan plan = OnePartition("workers: 1 optimizer { kind: 'sgd' rate: 1 }", 1);
+  s.Start(plan);
+  s.Send({.values = {1}});
+  s.Take(0);
+  plan.set_uid(78);
+  s.core->OnPlan(plan);   // the same number and version
+  EXPECT_TRUE(s.endpoint.closed.contains(1));
+  proto::Heartbeat heartbeat;
+  s.core->ReportState(1, &heartbeat);
+  EXPECT_EQ(heartbeat.partitions(0).open_round(), 0u);
+}
+
+TEST(BspTest, ImpossibleConfigurationIsAnsweredWithTheReason) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 1 reply: REPLY_CHANGE"));
+  s.Send({.values = {1, 1, 1, 1}});
+  const SentFrame error = s.TakeOne(0);
+  EXPECT_EQ(error.header.status, static_cast<uint16_t>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_NE(error.Text().find("job.reply=change needs an optimizer"), std::string::npos) << error.Text();
+  EXPECT_NE(s.core->stats().waiting_for.find("cannot run here"), std::string::npos);
+}
+
+TEST(BspTest, PartitionBeyondThePoolIsRefusedByName) {
+  proto::DataConfig data;
+  data.set_pool_bytes(1 << 16);
+  CoreHarness s("s0", 0, data);
+  s.Start(OnePartition("workers: 1", 8192));
+  s.Send({.values = std::vector<float>(8192)});
+  EXPECT_NE(s.TakeOne(0).Text().find("raise its data.pool_bytes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice::server

@@ -1,0 +1,83 @@
+#include "server/coordinator.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "server/math/reduce.h"
+
+namespace sluice::server {
+
+const Verdict* Coordinator::Find(uint64_t step, uint32_t phase) const {
+  const auto it = decided_.find({step, phase});
+  return it == decided_.end() ? nullptr : &it->second;
+}
+
+absl::StatusOr<std::vector<Coordinator::Sender>> Coordinator::Add(Sender sender, uint64_t step, uint32_t phase,
+                                                                  std::span<const StepRecord> records) {
+  const Key key{step, phase};
+  if (decided_.contains(key)) return std::vector<Sender>{sender};
+  if (!decided_.empty() && key < decided_.rbegin()->first) return std::vector<Sender>{};   // long decided: a late repeat
+  if (open_.has_value() && key < *open_) return std::vector<Sender>{};
+  if (open_.has_value() && key > *open_) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("a record of step ", step, " phase ", phase, " came while ", WaitingFor(),
+                     "; with clipping, skipping or a layer-wise optimizer every tensor is pushed in every step"));
+  }
+  if (!open_.has_value()) {
+    open_ = key;
+    records_.clear();
+    have_ = 0;
+    senders_.clear();
+  }
+  records_.resize(std::max(records_.size(), tensor_of_.size()));
+  senders_.insert(sender);
+  for (const StepRecord& record : records) {
+    // A partition that this plan does not have: the owner's plan is newer, and it asks again.
+    if (record.partition >= records_.size() || records_[record.partition].has_value()) continue;
+    records_[record.partition] = record;
+    ++have_;
+  }
+  if (have_ < records_.size()) return std::vector<Sender>{};
+  decided_[key] = Decide(key);
+  std::erase_if(decided_, [&](const auto& entry) { return entry.first.first + 2 <= step; });
+  open_.reset();
+  return std::vector<Sender>(senders_.begin(), senders_.end());
+}
+
+Verdict Coordinator::Decide(const Key& key) const {
+  Verdict verdict;
+  verdict.rate_bits = rules_.rate_bits(key.first);
+  if (key.second == kPhaseNorm) {
+    double sum = 0;
+    for (const auto& record : records_) {
+      verdict.skip |= record->flags != 0;
+      sum += record->values[0];
+    }
+    verdict.skip |= !std::isfinite(sum);
+    if (!verdict.skip) verdict.scale = ClipScale(sum, rules_.clip_norm);
+    return verdict;
+  }
+  // Phase 1 goes with the scale of phase 0.
+  if (const Verdict* norm = Find(key.first, kPhaseNorm)) verdict.scale = norm->scale;
+  std::map<uint32_t, std::pair<double, double>> sums;
+  for (size_t p = 0; p < records_.size(); ++p) {
+    auto& [parameters, update] = sums[tensor_of_[p]];
+    parameters += records_[p]->values[0];
+    update += records_[p]->values[1];
+  }
+  for (const auto& [tensor, sum] : sums) {
+    verdict.trust.emplace_back(tensor, rules_.trust(tensor, sum.first, sum.second));
+  }
+  return verdict;
+}
+
+std::string Coordinator::WaitingFor() const {
+  if (!open_.has_value()) return "";
+  size_t first = 0;
+  while (first < records_.size() && records_[first].has_value()) ++first;
+  return absl::StrCat("step ", open_->first, " phase ", open_->second, " waits for partition ", first, " and ",
+                      records_.size() - have_ - 1, " more");
+}
+
+}  // namespace sluice::server

@@ -1,0 +1,345 @@
+// The shell of a lane: links, plans, and which job a frame is for. What a frame means is Job's and Partition's.
+
+#include "server/core.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "server/job.h"
+#include "server/peers.h"
+#include "server/reply.h"
+#include "transport/stream/stream_receiver.h"
+
+namespace sluice::server {
+namespace {
+
+using transport::FrameHeader;
+using transport::FrameType;
+using transport::Hello;
+using transport::LinkId;
+using transport::Payload;
+using transport::PeerRole;
+using transport::RetryReason;
+using transport::SlotId;
+using transport::StreamReceiver;
+
+constexpr TimeNs kPlanRequestEvery = 100 * kMillisecond;
+constexpr size_t kMostMessageBytes = 64 << 20;
+
+transport::LinkQueueOptions QueueOptions(const proto::DataConfig& data) {
+  transport::LinkQueueOptions options;
+  if (data.stripe_bytes() > 0) options.stripe_bytes = data.stripe_bytes();
+  options.fusion_bytes = data.fusion_bytes();
+  // Nothing waits for company beyond its turn: a worker waits for every one of these.
+  options.fusion_cycle = 0;
+  return options;
+}
+
+transport::StreamReceiverOptions ReceiverOptions(const proto::DataConfig& data) {
+  transport::StreamReceiverOptions options;
+  if (data.pool_bytes() > 0) options.pool_bytes = data.pool_bytes();
+  options.max_message_bytes = std::min(options.pool_bytes / 4, kMostMessageBytes);
+  return options;
+}
+
+class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
+ public:
+  Core(ServerCoreOptions options, transport::Endpoint* endpoint, const Clock* clock)
+      : options_(std::move(options)),
+        endpoint_(endpoint),
+        clock_(clock),
+        values_(endpoint),
+        scratch_(nullptr),
+        replier_(endpoint, clock, QueueOptions(options_.data)),
+        receiver_options_(ReceiverOptions(options_.data)),
+        receiver_(endpoint, replier_.queue(), this, receiver_options_),
+        peers_(endpoint, clock, SelfHello()) {}
+
+  ~Core() override { jobs_.clear(); }   // before what they point to
+
+  // --- plans
+
+  void OnPlan(const proto::Plan& plan) override {
+    const bool over = plan.state() == proto::JOB_FINISHED || plan.state() == proto::JOB_FAILED;
+    const auto ended = ended_.find(plan.job());
+    if (ended != ended_.end() && ended->second == plan.uid()) return;
+    auto it = jobs_.find(plan.job());
+    // Another uid is another job: a scheduler that forgot its jobs counts them from 1 again.
+    if (it != jobs_.end() && (over ? it->second->uid() == plan.uid() : it->second->uid() != plan.uid())) {
+      jobs_.erase(it);
+      it = jobs_.end();
+      values_.Trim();
+      scratch_.Trim();
+    }
+    if (over) {
+      ended_[plan.job()] = plan.uid();
+      return;
+    }
+    if (it == jobs_.end()) {
+      it = jobs_.emplace(plan.job(), std::make_unique<Job>(plan.job(), plan.uid(), JobEnv())).first;
+    } else if (plan.version() <= it->second->version()) {
+      return;
+    }
+    it->second->OnPlan(plan);
+    for (const auto& [link, state] : links_) CheckUid(link, state.hello);
+    Settle();
+  }
+
+  void OnTick() override {
+    peers_.OnTick();
+    for (auto& [number, job] : jobs_) job->OnTick();
+    Settle();
+    replier_.queue()->Flush();
+  }
+
+  void OnTurnEnd() override {
+    Settle();
+    receiver_.Pump();
+    replier_.queue()->Flush();
+  }
+
+  void ReportState(uint32_t job, proto::Heartbeat* heartbeat) const override {
+    if (const auto it = jobs_.find(job); it != jobs_.end()) it->second->Report(heartbeat);
+  }
+
+  ServerCoreStats stats() const override {
+    ServerCoreStats stats = counters_;
+    const transport::StreamReceiverStats receiver = receiver_.stats();
+    stats.refused += receiver.corrupt;
+    stats.pool_used = receiver.pool_used;
+    stats.pool_peak = receiver.pool_peak;
+    stats.waiting = receiver.waiting;
+    stats.payload_out = replier_.payload_out();
+    stats.state_bytes = values_.bytes() + scratch_.bytes() + exact_.bytes();
+    uint64_t oldest = UINT64_MAX;
+    for (const auto& [number, job] : jobs_) {
+      stats.state_bytes += job->state_bytes();
+      const std::string waiting = job->WaitingFor();
+      if (waiting.empty() || (!stats.waiting_for.empty() && job->OldestOpenRound() >= oldest)) continue;
+      oldest = job->OldestOpenRound();
+      stats.waiting_for = waiting;
+    }
+    return stats;
+  }
+
+  // --- transport::Handler
+
+  void OnUp(LinkId link, const Hello& peer) override {
+    links_[link] = {peer, false};
+    replier_.queue()->LinkUp(link);
+    if (peers_.OnUp(link)) {
+      for (auto& [number, job] : jobs_) job->OnPeerUp(link);
+    }
+    CheckUid(link, peer);
+  }
+
+  void OnDown(LinkId link, const absl::Status& reason) override {
+    (void)reason;
+    peers_.OnDown(link);
+    if (links_.erase(link) == 0) return;
+    receiver_.LinkDown(link);
+    replier_.queue()->LinkDown(link);
+    for (auto& [number, job] : jobs_) job->LinkDown(link);
+  }
+
+  void OnFrame(LinkId link, const FrameHeader& header, Payload payload) override {
+    if (header.type == FrameType::kBatch) {
+      absl::Status status = transport::ForEachInBatch(
+          header, payload.bytes(), [&](const FrameHeader& inner, ConstBytes bytes) {
+            if (Hears(link)) Dispatch(link, inner, payload.Slice(bytes));
+          });
+      if (!status.ok() && Hears(link)) EndLink(link, header, status);
+    } else if (Hears(link)) {
+      Dispatch(link, header, std::move(payload));
+    }
+    Settle();
+  }
+
+  void OnSent(LinkId link, uint64_t cookie) override { replier_.queue()->OnSent(link, cookie); }
+  void OnSlotClosed(LinkId link, SlotId slot) override { receiver_.OnSlotClosed(link, slot); }
+  void OnWritable(LinkId link) override { replier_.queue()->OnWritable(link); }
+
+  // --- StreamReceiver::Owner
+
+  StreamReceiver::Admission Admit(LinkId link, const FrameHeader& push) override {
+    const auto it = jobs_.find(push.job);
+    if (it == jobs_.end()) {
+      AskForPlan(link, push);
+      return StreamReceiver::Admission::kAnswered;
+    }
+    return it->second->Admit(link, push);
+  }
+
+  bool Urgent(const FrameHeader& push) const override {
+    const auto it = jobs_.find(push.job);
+    return it != jobs_.end() && it->second->Urgent(push);
+  }
+
+  absl::Status OnContribution(LinkId link, const FrameHeader& push, Payload payload) override {
+    const auto it = jobs_.find(push.job);
+    if (it == jobs_.end()) {
+      AskForPlan(link, push);
+      return absl::OkStatus();
+    }
+    absl::Status status = it->second->Contribute(link, push, std::move(payload));
+    if (!status.ok()) ++counters_.refused;
+    return status;
+  }
+
+  // --- JobHost
+
+  void RequestPlan(uint32_t job) override {
+    if (!options_.request_plan) return;
+    const auto [it, fresh] = plan_requested_.try_emplace(job, clock_->Now());
+    if (!fresh && clock_->Now() - it->second < kPlanRequestEvery) return;
+    if (plan_requested_.size() > kMaxRequested) plan_requested_.clear();   // job numbers come from peers
+    plan_requested_[job] = clock_->Now();
+    options_.request_plan(job);
+  }
+
+  void EndLink(LinkId link, const FrameHeader& about, const absl::Status& why) override {
+    replier_.SendError(link, about, why);
+    replier_.queue()->Flush();
+    endpoint_->Close(link, why);
+    // OnDown follows, and with it everything that the link held; until then nothing more is heard from it.
+    if (const auto it = links_.find(link); it != links_.end()) it->second.ended = true;
+  }
+
+  LinkId PeerLink(const proto::Address& address) override { return peers_.Link(address); }
+
+ private:
+  static constexpr size_t kMaxRequested = 1024;
+  struct LinkState {
+    Hello hello;
+    bool ended = false;   // by EndLink
+  };
+
+  Hello SelfHello() const {
+    Hello hello;
+    hello.role = PeerRole::kServer;
+    hello.lane = options_.lane;
+    hello.incarnation = options_.incarnation;
+    hello.name = options_.id;
+    return hello;
+  }
+
+  JobEnvironment JobEnv() {
+    JobEnvironment env;
+    env.id = options_.id;
+    env.lane = options_.lane;
+    env.incarnation = options_.incarnation;
+    env.clock = clock_;
+    if (options_.data.resend_ms() > 0) env.resend = options_.data.resend_ms() * kMillisecond;
+    env.max_message_bytes = receiver_options_.max_message_bytes;
+    env.max_slotless_bytes = endpoint_->limits().max_slotless_bytes;
+    env.replier = &replier_;
+    env.values = &values_;
+    env.scratch = &scratch_;
+    env.exact = &exact_;
+    env.receiver = &receiver_;
+    env.observer = options_.observer;
+    env.counters = &counters_;
+    env.host = this;
+    return env;
+  }
+
+  bool Hears(LinkId link) const {
+    const auto it = links_.find(link);
+    return it != links_.end() && !it->second.ended;
+  }
+
+  // A worker of an earlier job that had this number would find another job's partitions.
+  void CheckUid(LinkId link, const Hello& peer) {
+    if (peer.role != PeerRole::kWorker || peer.job_uid == 0) return;
+    const auto it = jobs_.find(peer.job);
+    if (it == jobs_.end() || it->second->uid() == 0 || it->second->uid() == peer.job_uid) return;
+    endpoint_->Close(link, absl::FailedPreconditionError(
+                               absl::StrCat("job ", peer.job, " is another one now: the scheduler was started anew; "
+                                            "start the worker again")));
+  }
+
+  void AskForPlan(LinkId link, const FrameHeader& request) {
+    ++counters_.refused;
+    RequestPlan(request.job);
+    replier_.SendRetry(link, request, RetryReason::kPlan, 0);
+  }
+
+  void Dispatch(LinkId link, const FrameHeader& header, Payload payload) {
+    const Hello& peer = links_.find(link)->second.hello;
+    switch (header.type) {
+      case FrameType::kAnnounce:
+      case FrameType::kPush:
+      case FrameType::kPull:
+        if (!SpeaksForItself(peer, header)) {
+          EndLink(link, header,
+                  absl::InvalidArgumentError(absl::StrCat(peer.name, " came as rank ", peer.index, " of job ", peer.job,
+                                                          " and sent ", transport::DebugString(header))));
+          return;
+        }
+        if (header.type != FrameType::kPull) {
+          receiver_.OnFrame(link, header, std::move(payload));
+        } else if (const auto it = jobs_.find(header.job); it != jobs_.end()) {
+          it->second->OnPull(link, header);
+        } else {
+          AskForPlan(link, header);
+        }
+        return;
+      case FrameType::kPartial:
+      case FrameType::kVerdict: {
+        if (peer.role != PeerRole::kServer) {
+          EndLink(link, header, absl::PermissionDeniedError(absl::StrCat(peer.name, " is no server and sent ",
+                                                                         transport::DebugString(header))));
+          return;
+        }
+        const auto it = jobs_.find(header.job);
+        if (it == jobs_.end()) {
+          RequestPlan(header.job);   // the owner asks again
+        } else if (header.type == FrameType::kPartial) {
+          it->second->OnPartial(link, header, payload.bytes());
+        } else {
+          it->second->OnVerdict(header, payload.bytes());
+        }
+        return;
+      }
+      default:
+        // Answers to nothing that we asked; an ERROR of a peer is about its own affairs.
+        ++counters_.refused;
+        return;
+    }
+  }
+
+  static bool SpeaksForItself(const Hello& peer, const FrameHeader& header) {
+    return peer.role == PeerRole::kWorker && peer.job == header.job && peer.index == header.rank;
+  }
+
+  void Settle() {
+    for (auto& [number, job] : jobs_) job->Drain();
+  }
+
+  const ServerCoreOptions options_;
+  transport::Endpoint* const endpoint_;
+  const Clock* const clock_;
+  ServerCoreStats counters_;
+  BlockPool values_, scratch_;
+  ExactPool exact_;
+  Replier replier_;
+  const transport::StreamReceiverOptions receiver_options_;
+  StreamReceiver receiver_;
+  Peers peers_;
+  std::unordered_map<LinkId, LinkState> links_;
+  std::map<uint32_t, std::unique_ptr<Job>> jobs_;
+  std::map<uint32_t, uint64_t> ended_;            // job -> uid
+  std::map<uint32_t, TimeNs> plan_requested_;
+};
+
+}  // namespace
+
+std::unique_ptr<ServerCore> ServerCore::Create(ServerCoreOptions options, transport::Endpoint* endpoint,
+                                               const Clock* clock) {
+  return std::make_unique<Core>(std::move(options), endpoint, clock);
+}
+
+}  // namespace sluice::server

@@ -1,0 +1,304 @@
+#include "server/job.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "transport/wire.h"
+
+namespace sluice::server {
+
+using transport::FrameHeader;
+using transport::FrameType;
+using transport::LinkId;
+using transport::RetryReason;
+using Admission = transport::StreamReceiver::Admission;
+
+Job::Job(uint32_t number, uint64_t uid, const JobEnvironment& environment)
+    : number_(number),
+      uid_(uid),
+      env_(environment),
+      verdicts_(environment.clock, environment.resend,
+                [this](uint64_t step, uint32_t phase, const std::vector<StepRecord>& records) {
+                  SendRecords(step, phase, records);
+                }) {
+  context_.job = number;
+  context_.replier = env_.replier;
+  context_.values = env_.values;
+  context_.scratch = env_.scratch;
+  context_.exact = env_.exact;
+  context_.observer = env_.observer;
+  context_.counters = env_.counters;
+  context_.submit = [this](uint64_t step, uint32_t phase, const StepRecord& record) {
+    verdicts_.Add(step, phase, record);
+  };
+  context_.fail = [this](const absl::Status& why) { Fail(why); };
+}
+
+Job::~Job() {
+  for (uint32_t p = 0; p < partitions_.size(); ++p) {
+    if (partitions_[p] != nullptr) env_.receiver->ForgetPartition(p, number_);
+  }
+}
+
+Partition* Job::Find(uint32_t partition) const {
+  return partition < partitions_.size() ? partitions_[partition].get() : nullptr;
+}
+
+void Job::Fail(const absl::Status& why) {
+  if (error_.ok()) error_ = why;
+}
+
+bool Job::Recognise(LinkId link, const FrameHeader& request, Partition** partition) {
+  if (request.plan_version > context_.plan_version) env_.host->RequestPlan(number_);
+  if (!error_.ok()) {
+    env_.replier->SendError(link, request, error_);
+    return false;
+  }
+  *partition = Find(request.partition);
+  if (*partition == nullptr) {                                                                       // a
+    env_.host->RequestPlan(number_);
+    env_.replier->SendRetry(link, request, RetryReason::kPlan, 0);
+    return false;
+  }
+  if (request.rank >= context_.workers.size()) {
+    env_.host->EndLink(link, request,
+                       absl::InvalidArgumentError(absl::StrCat("rank ", request.rank, " in a job of ",
+                                                               context_.workers.size(), " workers")));
+    return false;
+  }
+  const WorkerView& worker = context_.workers[request.rank];
+  if (request.incarnation < worker.incarnation) {                                                    // b
+    env_.replier->SendError(
+        link, request,
+        absl::AbortedError(absl::StrCat("rank ", request.rank, " was taken over by incarnation ", worker.incarnation,
+                                        " (", worker.address, "); this is incarnation ", request.incarnation)));
+    return false;
+  }
+  if (request.incarnation > worker.incarnation) {
+    env_.host->RequestPlan(number_);
+    env_.replier->SendRetry(link, request, RetryReason::kIncarnation, (*partition)->term());
+    return false;
+  }
+  const uint32_t term = (*partition)->term();
+  if (request.term != term) {                                                                        // c
+    const bool older = request.term < term;
+    if (!older) env_.host->RequestPlan(number_);
+    env_.replier->SendRetry(link, request, older ? RetryReason::kTerm : RetryReason::kPlan, term);
+    return false;
+  }
+  return true;
+}
+
+absl::Status Job::CheckPush(const FrameHeader& push, const Partition& partition) const {
+  const PartitionShape& shape = partition.shape();
+  const auto refuse = [&](std::string what) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", push.rank, " pushes to tensor '", shape.name,
+                                                   "' partition ", shape.position, " (job-wide ", shape.partition, ") ",
+                                                   what));
+  };
+  if (push.tensor != shape.tensor) return refuse(absl::StrCat("as tensor ", push.tensor, ", not ", shape.tensor));
+  const bool nothing = push.has(transport::kFlagEmpty) || push.has(transport::kFlagNonfinite);
+  if (nothing) {
+    if (push.total_bytes != 0 || push.has(transport::kFlagAssign)) {
+      return refuse(absl::StrCat("an empty contribution that carries ", push.total_bytes, " bytes"));
+    }
+    return absl::OkStatus();
+  }
+  if (push.elements != shape.elements) {
+    return refuse(absl::StrCat(push.elements, " elements; the plan has ", shape.elements));
+  }
+  const compression::Codec* codec = compression::DecoderFor(push.codec);
+  if (codec == nullptr) return refuse(absl::StrCat("in codec ", push.codec, ", which this release does not know"));
+  const uint64_t most = std::min<uint64_t>(codec->MaxEncodedBytes(shape.elements), env_.max_message_bytes);
+  if (push.total_bytes == 0 || push.total_bytes > most) {
+    return refuse(absl::StrCat(push.total_bytes, " bytes of ", codec->name(), "; 1 to ", most, " are possible"));
+  }
+  return absl::OkStatus();
+}
+
+Admission Job::Admit(LinkId link, const FrameHeader& push) {
+  Partition* partition = nullptr;
+  if (!Recognise(link, push, &partition)) {
+    ++env_.counters->refused;
+    return Admission::kAnswered;
+  }
+  if (absl::Status status = CheckPush(push, *partition); !status.ok()) {                             // d
+    ++env_.counters->refused;
+    env_.host->EndLink(link, push, status);
+    return Admission::kAnswered;
+  }
+  return partition->Admit(link, push);
+}
+
+bool Job::Urgent(const FrameHeader& push) const {
+  const Partition* partition = Find(push.partition);
+  return partition != nullptr && push.rank < context_.workers.size() && partition->Urgent(push);
+}
+
+absl::Status Job::Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) {
+  Partition* partition = nullptr;
+  if (!Recognise(link, push, &partition)) return absl::OkStatus();
+  return partition->Contribute(link, push, std::move(payload));
+}
+
+void Job::OnPull(LinkId link, const FrameHeader& pull) {
+  Partition* partition = nullptr;
+  if (!Recognise(link, pull, &partition)) {
+    ++env_.counters->refused;
+    return;
+  }
+  partition->Pull(link, pull);
+}
+
+void Job::LinkDown(LinkId link) {
+  for (const auto& partition : partitions_) {
+    if (partition != nullptr) partition->LinkDown(link);
+  }
+  if (coordinator_ != nullptr) coordinator_->Forget(link);
+}
+
+void Job::Report(proto::Heartbeat* heartbeat) const {
+  for (const auto& partition : partitions_) {
+    if (partition != nullptr) partition->Report(heartbeat->add_partitions());
+  }
+}
+
+uint64_t Job::OldestOpenRound() const {
+  uint64_t oldest = UINT64_MAX;
+  for (const auto& partition : partitions_) {
+    if (partition != nullptr) oldest = std::min(oldest, partition->OldestOpenRound());
+  }
+  return oldest;
+}
+
+std::string Job::WaitingFor() const {
+  if (!error_.ok()) return absl::StrCat("job ", number_, " cannot run here: ", error_.message());
+  const Partition* oldest = nullptr;
+  for (const auto& partition : partitions_) {
+    if (partition == nullptr || (oldest != nullptr && oldest->OldestOpenRound() <= partition->OldestOpenRound())) {
+      continue;
+    }
+    if (!partition->WaitingFor().empty()) oldest = partition.get();
+  }
+  std::string text = oldest == nullptr ? "" : oldest->WaitingFor();
+  if (const std::string verdict = verdicts_.WaitingFor(); !verdict.empty()) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", verdict);
+  }
+  if (coordinator_ != nullptr && !coordinator_->WaitingFor().empty()) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", "coordinator: ", coordinator_->WaitingFor());
+  }
+  return text;
+}
+
+uint64_t Job::state_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& partition : partitions_) {
+    if (partition != nullptr) bytes += partition->state_bytes();
+  }
+  return bytes;
+}
+
+// --- the step's verdict
+
+void Job::SendRecords(uint64_t step, uint32_t phase, const std::vector<StepRecord>& records) {
+  if (!coordinator_address_.has_value()) {
+    local_records_.push_back({step, phase, records});
+    return;
+  }
+  const LinkId link = env_.host->PeerLink(*coordinator_address_);
+  if (link == 0) return;   // OnPeerUp sends them
+  FrameHeader header;
+  header.type = FrameType::kPartial;
+  header.job = number_;
+  header.rank = server_index_;
+  header.incarnation = env_.incarnation;
+  header.round = step;
+  header.aux = phase;
+  header.plan_version = context_.plan_version;
+  for (const auto& piece : EncodePartial(records, phase, env_.max_slotless_bytes / 2)) {
+    header.payload_bytes = static_cast<uint32_t>(piece.size());
+    header.total_bytes = piece.size();
+    env_.replier->queue()->SendSmall(link, header, piece);
+  }
+}
+
+void Job::OnPeerUp(LinkId link) {
+  if (coordinator_address_.has_value() && env_.host->PeerLink(*coordinator_address_) == link) {
+    verdicts_.OnCoordinatorUp();
+  }
+}
+
+void Job::OnPartial(LinkId link, const FrameHeader& partial, ConstBytes payload) {
+  if (partial.plan_version > context_.plan_version) env_.host->RequestPlan(number_);
+  if (coordinator_ == nullptr) return;   // one of us has an old plan; the owner asks again
+  auto records = DecodePartial(payload, partial.aux);
+  if (!records.ok()) {
+    env_.host->EndLink(link, partial, records.status());
+    return;
+  }
+  Coordinate(link, partial.round, partial.aux, *records);
+}
+
+void Job::Coordinate(Coordinator::Sender sender, uint64_t step, uint32_t phase, std::span<const StepRecord> records) {
+  auto answer = coordinator_->Add(sender, step, phase, records);
+  if (!answer.ok()) {
+    // A tensor that is not pushed in every step. The wait shows in WaitingFor; the peer's own does too.
+    ++env_.counters->refused;
+    return;
+  }
+  for (const Coordinator::Sender to : *answer) SendVerdict(to, step, phase);
+}
+
+void Job::SendVerdict(Coordinator::Sender to, uint64_t step, uint32_t phase) {
+  const Verdict* verdict = coordinator_->Find(step, phase);
+  if (verdict == nullptr) return;
+  if (to == 0) {
+    local_verdicts_.push_back({step, phase, *verdict});
+    return;
+  }
+  const std::vector<std::byte> payload = EncodeVerdict(*verdict);
+  FrameHeader header;
+  header.type = FrameType::kVerdict;
+  header.job = number_;
+  header.rank = server_index_;
+  header.incarnation = env_.incarnation;
+  header.round = step;
+  header.aux = phase;
+  header.plan_version = context_.plan_version;
+  header.payload_bytes = static_cast<uint32_t>(payload.size());
+  header.total_bytes = payload.size();
+  env_.replier->queue()->SendSmall(to, header, payload);
+}
+
+void Job::OnVerdict(const FrameHeader& header, ConstBytes payload) {
+  auto verdict = DecodeVerdict(payload);
+  if (!verdict.ok()) {
+    ++env_.counters->refused;   // it is asked for again
+    return;
+  }
+  TakeVerdict(header.round, header.aux, *verdict);
+}
+
+void Job::TakeVerdict(uint64_t step, uint32_t phase, const Verdict& verdict) {
+  if (!verdicts_.OnVerdict(step, phase)) return;   // a repeat
+  for (const auto& partition : partitions_) {
+    if (partition != nullptr) partition->OnVerdict(phase, verdict);
+  }
+}
+
+void Job::OnTick() { verdicts_.OnTick(); }
+
+void Job::Drain() {
+  while (!local_records_.empty() || !local_verdicts_.empty()) {
+    for (const LocalRecords& local : std::exchange(local_records_, {})) {
+      if (coordinator_ != nullptr) Coordinate(0, local.step, local.phase, local.records);
+    }
+    for (const LocalVerdict& local : std::exchange(local_verdicts_, {})) {
+      TakeVerdict(local.step, local.phase, local.verdict);
+    }
+  }
+}
+
+}  // namespace sluice::server

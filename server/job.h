@@ -1,0 +1,138 @@
+// One job on one lane: its plan as this lane sees it, its partitions, and its part in step-wide decisions.
+//
+// Answers steps 2a to 2d of docs/wire.md (what must be refused before a partition is asked), and carries records and
+// verdicts between partitions and coordinator:
+//   partition sums -> Submit -> VerdictClient (all partitions of the lane) -> PARTIAL -> Coordinator (all of the plan)
+//   -> VERDICT -> VerdictClient -> every partition of the lane
+// Where coordinator and owner are one lane, messages go through a queue that Drain empties at the end of each event, so
+// no partition is called from inside its own call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/clock.h"
+#include "proto/control.pb.h"
+#include "proto/plan.pb.h"
+#include "server/coordinator.h"
+#include "server/partition.h"
+#include "server/round_reducer.h"
+#include "server/verdict_client.h"
+#include "transport/stream/stream_receiver.h"
+
+namespace sluice::server {
+
+// What a job needs of its lane.
+class JobHost {
+ public:
+  virtual ~JobHost() = default;
+  // Somebody knows a newer plan than ours.
+  virtual void RequestPlan(uint32_t job) = 0;
+  // Tells the peer and ends the link: it sent what no correct peer sends.
+  virtual void EndLink(transport::LinkId link, const transport::FrameHeader& about, const absl::Status& why) = 0;
+  // The link to another server's lane, if it is up; else 0, and it is being connected (Job::OnPeerUp follows).
+  virtual transport::LinkId PeerLink(const proto::Address& address) = 0;
+};
+
+struct JobEnvironment {
+  std::string id;                   // this server's
+  uint32_t lane = 0;
+  uint32_t incarnation = 0;
+  const Clock* clock = nullptr;
+  TimeNs resend = kSecond;
+  size_t max_message_bytes = 0;     // larger partitions cannot be pushed
+  size_t max_slotless_bytes = 0;
+  Replier* replier = nullptr;
+  BlockPool* values = nullptr;
+  BlockPool* scratch = nullptr;
+  ExactPool* exact = nullptr;
+  transport::StreamReceiver* receiver = nullptr;
+  ServerObserver* observer = nullptr;
+  ServerCoreStats* counters = nullptr;
+  JobHost* host = nullptr;
+};
+
+class Job {
+ public:
+  using LinkId = transport::LinkId;
+  using FrameHeader = transport::FrameHeader;
+
+  Job(uint32_t number, uint64_t uid, const JobEnvironment& environment);
+  ~Job();
+
+  uint64_t uid() const { return uid_; }
+  uint64_t version() const { return context_.plan_version; }
+  uint32_t server_index() const { return server_index_; }
+
+  void OnPlan(const proto::Plan& plan);   // a newer one
+
+  // StreamReceiver::Owner, for frames of this job.
+  transport::StreamReceiver::Admission Admit(LinkId link, const FrameHeader& push);
+  bool Urgent(const FrameHeader& push) const;
+  absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload);
+
+  void OnPull(LinkId link, const FrameHeader& pull);
+  void OnPartial(LinkId link, const FrameHeader& partial, ConstBytes payload);
+  void OnVerdict(const FrameHeader& header, ConstBytes payload);
+  void OnPeerUp(LinkId link);
+  void LinkDown(LinkId link);
+  void OnTick();
+  void Drain();
+
+  void Report(proto::Heartbeat* heartbeat) const;
+  std::string WaitingFor() const;         // for people, or ""
+  uint64_t OldestOpenRound() const;
+  uint64_t state_bytes() const;           // besides blocks
+
+ private:
+  Partition* Find(uint32_t partition) const;
+  // Steps a to c. False: answered.
+  bool Recognise(LinkId link, const FrameHeader& request, Partition** partition);
+  absl::Status CheckPush(const FrameHeader& push, const Partition& partition) const;   // step d
+  void Fail(const absl::Status& why);
+
+  absl::Status TakePlan(const proto::Plan& plan);
+  absl::Status TakeWorkers(const proto::Plan& plan);
+  absl::Status TakePartitions(const proto::Plan& plan);
+  absl::Status TakeCoordinator(const proto::Plan& plan);
+  absl::Status CreatePartition(const proto::TensorInfo& tensor, int position);
+  void DropPartition(uint32_t index);
+
+  struct LocalRecords {
+    uint64_t step;
+    uint32_t phase;
+    std::vector<StepRecord> records;
+  };
+  struct LocalVerdict {
+    uint64_t step;
+    uint32_t phase;
+    Verdict verdict;
+  };
+  void SendRecords(uint64_t step, uint32_t phase, const std::vector<StepRecord>& records);
+  void Coordinate(Coordinator::Sender sender, uint64_t step, uint32_t phase, std::span<const StepRecord> records);
+  void SendVerdict(Coordinator::Sender to, uint64_t step, uint32_t phase);
+  void TakeVerdict(uint64_t step, uint32_t phase, const Verdict& verdict);
+
+  const uint32_t number_;
+  const uint64_t uid_;
+  const JobEnvironment env_;
+  JobContext context_;
+  absl::Status error_;                                  // why this job cannot run here
+  uint32_t server_index_ = 0;
+  std::vector<std::unique_ptr<Partition>> partitions_;  // by job-wide index; null: another lane's
+  size_t owned_ = 0;
+  std::vector<proto::TensorKind> tensor_kinds_;         // by tensor
+
+  VerdictClient verdicts_;
+  std::optional<proto::Address> coordinator_address_;   // null: this lane is it
+  std::unique_ptr<Coordinator> coordinator_;
+  std::vector<LocalRecords> local_records_;
+  std::vector<LocalVerdict> local_verdicts_;
+};
+
+}  // namespace sluice::server

@@ -1,0 +1,168 @@
+// One partition of a tensor at its owner: who has contributed, where answers go, what a pull gets.
+//
+// This is the common half. BspPartition (rounds that close when all have contributed) and AsyncPartition (SSP and ASP:
+// applied on arrival) decide when a contribution counts. Protocol: docs/wire.md, "A push, step by step" and "A pull";
+// steps 2a to 2d are Job's, 2e to 2h are Admit's.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/control.pb.h"
+#include "server/block.h"
+#include "server/core.h"
+#include "server/reply.h"
+#include "server/semantics.h"
+#include "server/step_messages.h"
+#include "server/value_state.h"
+#include "transport/stream/stream_receiver.h"
+
+namespace sluice::server {
+
+class ExactPool;
+
+struct WorkerView {
+  uint32_t incarnation = 0;              // 0: not seen in a plan yet
+  bool alive = false;
+  bool finished = false;
+  std::string address;                   // for people
+  std::vector<uint64_t> out_from_round;  // by partition, or empty: it counts everywhere
+};
+
+// What the partitions of a job share on this lane; outlives them.
+struct JobContext {
+  uint32_t job = 0;
+  uint64_t plan_version = 0;
+  std::unique_ptr<const Semantics> semantics;
+  std::vector<WorkerView> workers;       // by rank; size = the job's world size
+  Replier* replier = nullptr;
+  BlockPool* values = nullptr;           // memory that replies are sent from
+  BlockPool* scratch = nullptr;          // memory that is never sent
+  ExactPool* exact = nullptr;
+  ServerObserver* observer = nullptr;    // may be null
+  ServerCoreStats* counters = nullptr;
+  // Hands a record of a summed partition to the step coordinator. OnVerdict follows, never from inside the call.
+  std::function<void(uint64_t step, uint32_t phase, const StepRecord& record)> submit;
+  // The job cannot go on (memory): everybody is told.
+  std::function<void(const absl::Status&)> fail;
+};
+
+struct PartitionShape {
+  uint32_t tensor = 0;
+  uint32_t partition = 0;     // job-wide index
+  uint32_t position = 0;      // in its tensor, for people
+  size_t elements = 0;
+  std::string name;           // of the tensor
+  proto::TensorKind kind = proto::TENSOR_WEIGHT;
+  int32_t priority = 0;
+};
+
+class Partition {
+ public:
+  using Admission = transport::StreamReceiver::Admission;
+  using LinkId = transport::LinkId;
+  using FrameHeader = transport::FrameHeader;
+
+  // reply_codec: with REPLY_CHANGE; null = replies are whole values.
+  static absl::StatusOr<std::unique_ptr<Partition>> Create(PartitionShape shape,
+                                                           std::unique_ptr<compression::Codec> reply_codec,
+                                                           JobContext* job);
+  virtual ~Partition() = default;
+
+  virtual Admission Admit(LinkId link, const FrameHeader& push) = 0;
+  virtual bool Urgent(const FrameHeader& push) const = 0;
+  // A whole payload that was admitted (perhaps long ago: it is looked at again). An error was not counted.
+  virtual absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) = 0;
+  virtual void MembershipChanged() = 0;   // JobContext::workers is another
+  virtual void OnVerdict(uint32_t phase, const Verdict& verdict) { (void)phase, (void)verdict; }
+  virtual void Report(proto::PartitionState* state) const = 0;
+  virtual std::string WaitingFor() const = 0;   // for people: whom the open round waits for, or ""
+  virtual uint64_t OldestOpenRound() const = 0;
+
+  void Pull(LinkId link, const FrameHeader& pull);
+  void LinkDown(LinkId link);
+
+  const PartitionShape& shape() const { return shape_; }
+  uint32_t term() const { return term_; }
+  void set_term(uint32_t term) { term_ = term; }
+  uint64_t applied_rounds() const { return applied_rounds_; }
+  uint64_t state_bytes() const { return values_.state_bytes(); }
+
+ protected:
+  // Where the answers for a rank go, and which contributions it has made.
+  struct Seat {
+    LinkId link = 0;               // of the last announce; 0 = none that lives
+    transport::SlotId slot = 0;
+    uint64_t round = 0;            // that link, slot and attempt are for
+    uint64_t contributed = 0;      // 1 + the last round that this rank contributed to
+    uint64_t reply_key = 0;        // of a reply that may still be under way
+    uint64_t value_key = 0;        // of a VALUE
+    transport::SlotId value_slot = 0;
+    uint32_t incarnation = 0;
+    uint32_t attempt = 0;
+    bool no_reply = false;
+
+    bool HasContributed(uint64_t to_round) const { return contributed == to_round + 1; }
+  };
+
+  // What the contributors of a round get.
+  struct Result {
+    uint64_t round = 0;
+    uint16_t flags = 0;
+    uint16_t codec = 0;
+    uint32_t contributors = 0;
+    uint32_t rate_bits = 0;                // of the next round
+    ConstBytes payload;                    // empty: APPLIED says it all
+    std::shared_ptr<const void> owner;
+  };
+
+  Partition(PartitionShape shape, std::unique_ptr<compression::Codec> reply_codec, ValueState values, JobContext* job);
+
+  // The round that a pull by this rank is answered with.
+  virtual uint64_t NextRound(uint32_t rank) const = 0;
+  virtual uint32_t NextRateBits(uint32_t rank) const = 0;
+  virtual bool ContributedToNext(uint32_t rank) const = 0;
+
+  const Semantics& semantics() const { return *job_->semantics; }
+  // False: the round does not wait for this rank (it was declared out from an earlier round, or has finished).
+  bool Counts(uint32_t rank, uint64_t round) const;
+  // Takes the answer's address from an ANNOUNCE or PUSH. False: it is of an older attempt or life, ignore it.
+  bool TakeSeat(LinkId link, const FrameHeader& push);
+  // Seat and result must be of the same round.
+  void SendResult(uint32_t rank, const Result& result);
+  // True if the answer that was asked for again is still on its way there.
+  bool UnderWay(const Seat& seat, LinkId link, transport::SlotId slot) const;
+  // The value as it is now, as a result of `round`.
+  Result CurrentValue(uint64_t round, uint32_t rate_bits) const;
+  void ServePulls();
+
+  // "tensor 'fc1' partition 2 (job-wide 7)"
+  std::string Name() const;
+  // "rank 3 (host-a:4711, lost)"
+  std::string WorkerName(uint32_t rank) const;
+  absl::Status RankIsOut(uint32_t rank, uint64_t round) const;
+
+  const PartitionShape shape_;
+  const std::unique_ptr<compression::Codec> reply_codec_;
+  JobContext* const job_;
+  ValueState values_;
+  std::vector<Seat> seats_;            // by rank
+  uint64_t applied_rounds_ = 0;
+
+ private:
+  struct WaitingPull {
+    LinkId link = 0;
+    FrameHeader request;
+  };
+  void SendValue(LinkId link, const FrameHeader& pull);
+
+  uint32_t term_ = 0;
+  std::map<uint32_t, WaitingPull> pulls_;   // by rank; a repeat takes the place of the one before
+};
+
+}  // namespace sluice::server
