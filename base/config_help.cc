@@ -26,19 +26,31 @@ std::string OneLine(const google::protobuf::SourceCodeInfo::Location& location) 
   return absl::StrJoin(absl::StrSplit(comment, absl::ByAnyChar(" \n"), absl::SkipEmpty()), " ");
 }
 
-// "NodeConfig.lease_ms" -> comment.
+// "NodeConfig.lease_ms" and "Mode.MODE_BSP" -> comment.
 std::map<std::string, std::string> Comments() {
   std::map<std::string, std::string> comments;
   FileDescriptorSet files;
   if (!files.ParseFromArray(kDescriptor, sizeof(kDescriptor)) || files.file_size() == 0) return comments;
   const FileDescriptorProto& file = files.file(0);
   for (const auto& location : file.source_code_info().location()) {
-    // The path of a field of a top-level message: message_type (4), its index, field (2), its index.
-    if (location.path_size() != 4 || location.path(0) != 4 || location.path(2) != 2) continue;
-    const auto& message = file.message_type(location.path(1));
-    comments[absl::StrCat(message.name(), ".", message.field(location.path(3)).name())] = OneLine(location);
+    // Paths of what stands at the top level: message_type (4) or enum_type (5), its index, field or value (2), its index.
+    if (location.path_size() != 4 || location.path(2) != 2) continue;
+    if (location.path(0) == FileDescriptorProto::kMessageTypeFieldNumber) {
+      const auto& message = file.message_type(location.path(1));
+      comments[absl::StrCat(message.name(), ".", message.field(location.path(3)).name())] = OneLine(location);
+    } else if (location.path(0) == FileDescriptorProto::kEnumTypeFieldNumber) {
+      const auto& type = file.enum_type(location.path(1));
+      comments[absl::StrCat(type.name(), ".", type.value(location.path(3)).name())] = OneLine(location);
+    }
   }
   return comments;
+}
+
+const char* SectionText(absl::string_view section) {
+  if (section == "node") return "what this process is and where it listens";
+  if (section == "job") return "what a training job means; equal on all its workers (the scheduler checks that)";
+  if (section == "data") return "how the data plane moves bytes; each process has its own";
+  return "";
 }
 
 std::string FlagType(const ProgramFlag& flag) {
@@ -89,14 +101,18 @@ std::string HelpText(const ConfigOptions& options) {
     const std::string key_section = key.path.front()->name();
     if (key_section != section) {
       section = key_section;
-      const auto comment = comments.find(absl::StrCat("Config.", section));
-      absl::StrAppend(&text, "\nSection ", section, comment == comments.end() || comment->second.empty() ? "" : ": ",
-                      comment == comments.end() ? "" : comment->second, "\n");
+      absl::StrAppend(&text, "\n", section, ": ", SectionText(section), "\n");
     }
     const std::string value = GetConfigValue(key, defaults);
     absl::StrAppend(&text, "  --", key.name, "   [", value.empty() ? "empty" : value, "; ", key.TypeName(), "]\n");
     const auto comment = comments.find(absl::StrCat(key.field()->containing_type()->name(), ".", key.field()->name()));
     if (comment != comments.end()) absl::StrAppend(&text, Wrapped(comment->second, "      "));
+    const auto* type = key.field()->enum_type();
+    for (int i = 0; type != nullptr && i < type->value_count(); ++i) {
+      const auto about = comments.find(absl::StrCat(type->name(), ".", type->value(i)->name()));
+      if (about != comments.end() && !about->second.empty())
+        absl::StrAppend(&text, Wrapped(absl::StrCat(ShortEnumName(type->value(i)), ": ", about->second), "      "));
+    }
   }
   return text;
 }

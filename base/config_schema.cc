@@ -37,12 +37,6 @@ void CollectKeys(const Descriptor* message, const std::string& prefix, std::vect
   }
 }
 
-// MODE_BSP is "bsp": the values of one enum share their first word.
-std::string ShortEnumName(const EnumValueDescriptor* value) {
-  const std::string& name = value->name();
-  return absl::AsciiStrToLower(name.substr(name.find('_') + 1));
-}
-
 std::vector<std::string> ShortEnumNames(const EnumDescriptor* type) {
   std::vector<std::string> names;
   for (int i = 0; i < type->value_count(); ++i) names.push_back(ShortEnumName(type->value(i)));
@@ -127,6 +121,12 @@ std::string DoubleToText(double value) {
 }
 
 }  // namespace
+
+// The values of one enum share their first word.
+std::string ShortEnumName(const EnumValueDescriptor* value) {
+  const std::string& name = value->name();
+  return absl::AsciiStrToLower(name.substr(name.find('_') + 1));
+}
 
 std::string ConfigKey::EnvironmentName() const {
   std::string result = absl::StrCat("SLUICE_", absl::AsciiStrToUpper(name));

@@ -34,6 +34,9 @@ absl::Status SetConfigValue(const ConfigKey& key, absl::string_view text, proto:
 // The inverse: text that SetConfigValue takes back to the same value.
 std::string GetConfigValue(const ConfigKey& key, const proto::Config& config);
 
+// The name by which an enum's value is given: "ssp" for MODE_SSP.
+std::string ShortEnumName(const google::protobuf::EnumValueDescriptor* value);
+
 // Levenshtein distance in bytes.
 size_t EditDistance(absl::string_view a, absl::string_view b);
 // The candidate nearest to `name` (the first of several); "" if there are no candidates.

@@ -250,6 +250,7 @@ TEST(Config, HelpNamesEveryKeyWithItsCommentAndDefault) {
   for (const ConfigKey& key : ConfigKeys()) EXPECT_THAT(help, HasSubstr("--" + key.name + " "));
   EXPECT_THAT(help, HasSubstr("a silent member is lost after this"));
   EXPECT_THAT(help, HasSubstr("[4194304; a size"));
+  EXPECT_THAT(help, HasSubstr("bsp: a round closes when every worker contributed"));
   EXPECT_THAT(help, HasSubstr("--epochs=N"));
   EXPECT_THAT(help, HasSubstr("Does x."));
 }
@@ -272,6 +273,31 @@ TEST(Config, PrintConfigShowsValueAndSource) {
   EXPECT_THAT(text, ::testing::ContainsRegex("node.port +.*81 +.env SLUICE_NODE_PORT."));
   EXPECT_THAT(text, ::testing::ContainsRegex("job.mode +.*bsp +.default."));
   EXPECT_EQ(EffectiveValues(*loaded).size(), ConfigKeys().size());
+}
+
+// docs/configuration.md has a row for every key, with its default, and none for a key that does not exist.
+TEST(Config, TheDocumentationNamesEveryKeyWithItsDefault) {
+  std::ifstream file("docs/configuration.md");
+  std::map<std::string, std::string> documented;
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind("| `", 0) != 0) continue;
+    const size_t name_end = line.find('`', 3);
+    const size_t value_begin = line.find('|', name_end) + 2;
+    const std::string name = line.substr(3, name_end - 3);
+    if (name.find('.') != std::string::npos)
+      documented[name] = line.substr(value_begin, line.find(" |", value_begin) - value_begin);
+  }
+  const proto::Config defaults = DefaultConfig();
+  for (const ConfigKey& key : ConfigKeys()) {
+    ASSERT_TRUE(documented.contains(key.name)) << key.name << " is missing in docs/configuration.md";
+    std::string text = documented[key.name];
+    if (text == "-") text = "";
+    proto::Config parsed;
+    ASSERT_TRUE(SetConfigValue(key, text, &parsed).ok()) << key.name << ": " << text;
+    EXPECT_EQ(GetConfigValue(key, parsed), GetConfigValue(key, defaults)) << key.name;
+    documented.erase(key.name);
+  }
+  for (const auto& [name, value] : documented) ADD_FAILURE() << "docs/configuration.md describes " << name << ", which is no key";
 }
 
 TEST(EditDistance, AgreesWithKnownPairs) {
