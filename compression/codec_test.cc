@@ -1,0 +1,207 @@
+// What holds for every codec. Bytes and error bounds of each one: codec_bytes_test.cc. Over many rounds: feedback_test.cc.
+#include "compression/codec.h"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "base/philox.h"
+#include "compression/test_vectors.h"
+
+namespace sluice::compression {
+namespace {
+
+class EveryCodec : public testing::TestWithParam<const char*> {
+ protected:
+  std::unique_ptr<Codec> codec_ = Named(GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(Names, EveryCodec,
+                         testing::Values("none", "fp16", "bf16", "int8", "topk:0.01", "topk:0.3", "topk:1"),
+                         [](const auto& info) { return std::to_string(info.index); });
+
+TEST_P(EveryCodec, DecodesWhatTheResidualLeaves) {
+  for (int shape = 0; shape < kShapes; ++shape) {
+    for (const size_t n : kSizes) {
+      const std::vector<float> g = MakeVector(shape, n, 1), e = MakeVector(shape, n, 2);
+      const Encoded encoded = Encode(*codec_, g, e, 0.5f);
+      ASSERT_TRUE(codec_->Validate(encoded.bytes, n).ok()) << codec_->Validate(encoded.bytes, n);
+      const std::vector<float> decoded = Decode(*codec_, encoded.bytes, n);
+      for (size_t i = 0; i < n; ++i) {
+        const float p = Clamp(g[i] + 0.5f * e[i]);
+        ASSERT_EQ(Bits(encoded.residual[i]), Bits(p - decoded[i])) << "shape " << shape << " n " << n << " at " << i;
+        ASSERT_TRUE(std::isfinite(encoded.residual[i]) && std::isfinite(decoded[i]));
+        if (codec_->lossless()) {
+          ASSERT_EQ(encoded.residual[i], 0.0f);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EveryCodec, SizeIsExactOrBounded) {
+  const bool fixed = codec_->id() != CodecId::kTopK;
+  for (int shape = 0; shape < kShapes; ++shape) {
+    for (const size_t n : kSizes) {
+      const Encoded encoded = Encode(*codec_, MakeVector(shape, n, 3), {}, 1);
+      if (fixed)
+        EXPECT_EQ(encoded.bytes.size(), codec_->MaxEncodedBytes(n)) << n;
+      else
+        EXPECT_LE(encoded.bytes.size(), codec_->MaxEncodedBytes(n)) << n;
+    }
+  }
+  const uint64_t largest = codec_->MaxEncodedBytes((1ull << 48) - 1);
+  EXPECT_GT(largest, 1ull << 40);
+  EXPECT_LE(largest, 5ull << 48);
+}
+
+TEST_P(EveryCodec, AMissingResidualIsZerosAndAnUnwantedOneChangesNothing) {
+  for (int shape = 0; shape < kShapes; ++shape) {
+    const size_t n = 1300;
+    const std::vector<float> g = MakeVector(shape, n, 4), zeros(n, 0.0f);
+    const Encoded with = Encode(*codec_, g, zeros, 0.25f), without = Encode(*codec_, g, {}, 1);
+    if (!codec_->lossless()) {
+      EXPECT_EQ(with.bytes, without.bytes);
+    }
+    EXPECT_EQ(with.residual, without.residual);
+    std::vector<std::byte> out(codec_->MaxEncodedBytes(n));
+    const auto size = codec_->Encode({.gradient = g, .residual = zeros, .residual_scale = 0.25f, .residual_out = {}}, out);
+    ASSERT_TRUE(size.ok()) << size.status();
+    out.resize(*size);
+    EXPECT_EQ(out, with.bytes);
+  }
+}
+
+TEST_P(EveryCodec, DecodeAddAddsWhatDecodeGives) {
+  for (int shape = 0; shape < kShapes; ++shape) {
+    for (const size_t n : kSizes) {
+      const Encoded encoded = Encode(*codec_, MakeVector(shape, n, 5), {}, 1);
+      const std::vector<float> start = MakeVector(0, n, 6), decoded = Decode(*codec_, encoded.bytes, n);
+      std::vector<float> sum = start;
+      ASSERT_TRUE(codec_->DecodeAdd(encoded.bytes, sum).ok());
+      for (size_t i = 0; i < n; ++i) ASSERT_EQ(Bits(sum[i]), Bits(start[i] + decoded[i])) << i;
+    }
+  }
+}
+
+// The same bytes at any alignment of input and output, from several threads at once.
+TEST_P(EveryCodec, IsAPureFunction) {
+  const size_t n = 5000;
+  const std::vector<float> g = MakeVector(0, n + 1, 7);
+  const std::span<const float> odd = std::span(g).subspan(1);
+  const Encoded expected = Encode(*codec_, {odd.begin(), odd.end()}, {}, 1);
+  std::vector<std::vector<std::byte>> results(3);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < results.size(); ++t)
+    threads.emplace_back([&, t] {
+      std::vector<std::byte> out(codec_->MaxEncodedBytes(n) + t);
+      const auto size = codec_->Encode({.gradient = odd, .residual = {}, .residual_out = {}}, MutableBytes(out).subspan(t));
+      if (size.ok()) results[t].assign(out.begin() + static_cast<std::ptrdiff_t>(t),
+                                       out.begin() + static_cast<std::ptrdiff_t>(t + *size));
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (const auto& result : results) EXPECT_EQ(result, expected.bytes);
+  std::vector<std::byte> shifted(expected.bytes.size() + 1);
+  std::copy(expected.bytes.begin(), expected.bytes.end(), shifted.begin() + 1);
+  std::vector<float> decoded(n);
+  ASSERT_TRUE(codec_->Decode(ConstBytes(shifted).subspan(1), decoded).ok());
+  EXPECT_EQ(decoded, Decode(*codec_, expected.bytes, n));
+}
+
+TEST_P(EveryCodec, SizesThatDoNotMatchAreRefusedAndNothingIsWritten) {
+  const std::vector<float> g(300, 1.0f), e(299, 1.0f);
+  std::vector<float> residual(300, 7.0f), short_residual(299, 7.0f);
+  std::vector<std::byte> out(codec_->MaxEncodedBytes(300));
+  const auto refused = [&](const EncodeInput& input, MutableBytes to) {
+    return codec_->Encode(input, to).status().code() == absl::StatusCode::kInvalidArgument;
+  };
+  EXPECT_TRUE(refused({.gradient = g, .residual = e, .residual_out = residual}, out));
+  EXPECT_TRUE(refused({.gradient = g, .residual = {}, .residual_out = short_residual}, out));
+  EXPECT_TRUE(refused({.gradient = g, .residual = {}, .residual_out = residual}, MutableBytes(out).first(out.size() - 1)));
+  EXPECT_EQ(residual, std::vector<float>(300, 7.0f));
+  EXPECT_EQ(short_residual, std::vector<float>(299, 7.0f));
+}
+
+TEST_P(EveryCodec, TruncatedLongerAndWrongSizedInputIsRefused) {
+  for (const size_t n : {size_t{1}, size_t{200}, size_t{1025}}) {
+    const Encoded encoded = Encode(*codec_, MakeVector(0, n, 8), {}, 1);
+    std::vector<float> out(n);
+    std::vector<std::byte> longer = encoded.bytes;
+    longer.push_back(std::byte{0});
+    EXPECT_FALSE(codec_->Validate(longer, n).ok());
+    EXPECT_FALSE(codec_->Decode(longer, out).ok());
+    EXPECT_FALSE(codec_->DecodeAdd(longer, out).ok());
+    for (size_t size = 0; size < encoded.bytes.size(); size += 1 + size / 5) {
+      EXPECT_FALSE(codec_->Validate(ConstBytes(encoded.bytes).first(size), n).ok()) << size;
+      EXPECT_FALSE(codec_->Decode(ConstBytes(encoded.bytes).first(size), out).ok()) << size;
+      EXPECT_FALSE(codec_->DecodeAdd(ConstBytes(encoded.bytes).first(size), out).ok()) << size;
+    }
+  }
+}
+
+// Whatever Validate accepts, Decode takes, and the result is finite (none carries any bits).
+TEST_P(EveryCodec, DamagedBytesAreRefusedOrHarmless) {
+  PhiloxRandom random(9);
+  for (int round = 0; round < 3000; ++round) {
+    const size_t n = 1 + random.Below(300);
+    Encoded encoded = Encode(*codec_, MakeVector(static_cast<int>(random.Below(kShapes)), n, random()), {}, 1);
+    for (uint32_t flips = 1 + random.Below(4); flips > 0; --flips)
+      encoded.bytes[random.Below(static_cast<uint32_t>(encoded.bytes.size()))] ^= static_cast<std::byte>(1u << random.Below(8));
+    const absl::Status valid = codec_->Validate(encoded.bytes, n);
+    std::vector<float> out(n);
+    const absl::Status decoded = codec_->Decode(encoded.bytes, out);
+    if (!valid.ok()) continue;
+    ASSERT_TRUE(decoded.ok()) << decoded;
+    if (codec_->lossless()) continue;
+    for (float v : out) ASSERT_TRUE(std::isfinite(v));
+  }
+}
+
+TEST(MakeCodec, NamesAndFlags) {
+  for (const char* name : {"none", "fp16", "bf16", "int8", "topk:0.01", "topk:1e-3"}) {
+    const std::unique_ptr<Codec> codec = Named(name);
+    EXPECT_EQ(codec->name(), name);
+    EXPECT_EQ(codec->lossless(), codec->id() == CodecId::kNone);
+    EXPECT_EQ(codec->biased(), codec->id() == CodecId::kTopK);
+    ASSERT_NE(DecoderFor(static_cast<uint16_t>(codec->id())), nullptr);
+    EXPECT_EQ(DecoderFor(static_cast<uint16_t>(codec->id()))->id(), codec->id());
+  }
+  EXPECT_EQ(DecoderFor(5), nullptr);
+  EXPECT_EQ(DecoderFor(65535), nullptr);
+  EXPECT_EQ(KnownCodecs().size(), 5u);
+}
+
+TEST(MakeCodec, ErrorsSayWhatWouldDo) {
+  const auto error = [](std::string_view name) { return std::string(MakeCodec(name).status().message()); };
+  EXPECT_NE(error("int9").find("nearest is \"int8\""), std::string::npos) << error("int9");
+  EXPECT_NE(error("top-k:0.01").find("nearest is \"topk:<ratio>\""), std::string::npos) << error("top-k:0.01");
+  EXPECT_NE(error("topk").find("topk:<ratio>"), std::string::npos) << error("topk");
+  EXPECT_NE(error("fp16:2").find("no parameter"), std::string::npos) << error("fp16:2");
+  for (const char* name : {"topk:", "topk:0", "topk:-1", "topk:1.01", "topk:nan", "topk:inf", "topk:0.1x", ""})
+    EXPECT_FALSE(error(name).empty()) << name;
+  EXPECT_LT(error("topk:" + std::string(1 << 20, '1')).size(), 300u);
+  EXPECT_LT(error(std::string(1 << 20, 'x')).size(), 300u);
+}
+
+TEST(FirstNonfinite, FindsTheFirst) {
+  const float denormal = std::numeric_limits<float>::denorm_min(), largest = std::numeric_limits<float>::max();
+  for (const size_t n : {size_t{0}, size_t{1}, size_t{100}, size_t{4096}, size_t{9000}}) {
+    std::vector<float> values(n, -largest);
+    for (size_t i = 0; i < n; i += 3) values[i] = denormal;
+    EXPECT_EQ(FirstNonfinite(values), n);
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::quiet_NaN(),
+                            std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+      for (size_t at = 0; at < n; at += 1 + n / 7) {
+        std::vector<float> damaged = values;
+        damaged[at] = bad;
+        damaged[n - 1] = bad;
+        EXPECT_EQ(FirstNonfinite(damaged), at);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace sluice::compression

@@ -1,0 +1,65 @@
+// What all encoders share: checks of the arguments, and p = g + scale * e block by block, so that a block stays in the
+// first-level cache from the gradient to its residual and every byte moves once between memory and core.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "compression/codec.h"
+#include "compression/half.h"
+
+namespace sluice::compression {
+
+inline constexpr size_t kCompensateBlock = 1024;
+
+inline absl::Status CheckEncodeArguments(const Codec& codec, const EncodeInput& input, MutableBytes out) {
+  const size_t n = input.gradient.size();
+  if (!input.residual.empty() && input.residual.size() != n)
+    return absl::InvalidArgumentError(
+        absl::StrCat(codec.name(), ": the residual has ", input.residual.size(), " elements, the gradient ", n));
+  if (!input.residual_out.empty() && input.residual_out.size() != n)
+    return absl::InvalidArgumentError(
+        absl::StrCat(codec.name(), ": the new residual has ", input.residual_out.size(), " elements, the gradient ", n));
+  if (out.size() < codec.MaxEncodedBytes(n))
+    return absl::InvalidArgumentError(absl::StrCat(codec.name(), ": room for ", out.size(), " bytes, ", n,
+                                                   " elements may take ", codec.MaxEncodedBytes(n)));
+  return absl::OkStatus();
+}
+
+inline absl::Status WrongSize(const Codec& codec, size_t got, size_t n, uint64_t expected) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(codec.name(), ": an encoding of ", n, " elements has ", expected, " bytes, not ", got));
+}
+
+// p[i] = g[i] + scale * e[i] for elements [begin, begin + n), held to the finite range of fp32. Finite arguments give a
+// finite p, hence a finite residual, for ever. A missing residual is zeros, to the bit: -0 becomes +0 either way.
+inline void Compensate(const EncodeInput& input, size_t begin, size_t n, float* __restrict p) {
+  const float* __restrict g = input.gradient.data() + begin;
+  if (input.residual.empty()) {
+    for (size_t i = 0; i < n; ++i) p[i] = g[i] + 0.0f;
+    return;
+  }
+  const float* __restrict e = input.residual.data() + begin;
+  const float scale = input.residual_scale;
+  for (size_t i = 0; i < n; ++i) p[i] = Saturate(g[i] + scale * e[i], std::numeric_limits<float>::max());
+}
+
+// Calls encode(begin, n, p) for each block of kCompensateBlock elements (the last may be shorter). encode reads p and
+// leaves the residual there.
+template <typename EncodeBlock>
+void EncodeInBlocks(const EncodeInput& input, EncodeBlock encode) {
+  const size_t n = input.gradient.size();
+  alignas(64) float scratch[kCompensateBlock];
+  for (size_t begin = 0; begin < n; begin += kCompensateBlock) {
+    const size_t length = std::min(kCompensateBlock, n - begin);
+    float* p = input.residual_out.empty() ? scratch : input.residual_out.data() + begin;
+    Compensate(input, begin, length, p);
+    encode(begin, length, p);
+  }
+}
+
+}  // namespace sluice::compression

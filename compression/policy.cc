@@ -1,0 +1,66 @@
+#include "compression/policy.h"
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "compression/codec.h"
+
+namespace sluice::compression {
+namespace {
+
+std::string PushCodec(const proto::JobConfig& config) { return config.codec().empty() ? "none" : config.codec(); }
+std::string ReplyCodec(const proto::JobConfig& config) {
+  return config.reply_codec().empty() ? "fp16" : config.reply_codec();
+}
+
+absl::StatusOr<std::unique_ptr<Codec>> MakeNamed(const char* field, const std::string& name) {
+  auto codec = MakeCodec(name);
+  if (!codec.ok()) return absl::InvalidArgumentError(absl::StrCat("job.", field, ": ", codec.status().message()));
+  return codec;
+}
+
+bool Exempt(const proto::JobConfig& config, const proto::TensorSpec& tensor) {
+  if (tensor.kind() != proto::TENSOR_WEIGHT) return true;
+  const uint64_t least = config.codec_min_elements() == 0 ? 1024 : config.codec_min_elements();
+  uint64_t elements = 1;
+  bool large = false;   // stop multiplying once it is large enough, so that no shape overflows
+  for (const uint64_t extent : tensor.shape()) {
+    if (extent == 0) return true;
+    if (large || extent >= least) {
+      large = true;
+      continue;
+    }
+    elements *= extent;   // both below 2^32
+    large = elements >= least;
+  }
+  return !large && elements < least;
+}
+
+}  // namespace
+
+absl::Status CheckCodecConfig(const proto::JobConfig& config) {
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec, MakeNamed("codec", PushCodec(config)));
+  SLUICE_RETURN_IF_ERROR(MakeNamed("reply_codec", ReplyCodec(config)).status());
+  if (codec->biased() && config.no_error_feedback() && !config.allow_biased())
+    return absl::InvalidArgumentError(
+        absl::StrCat("job.codec ", codec->name(), " is biased and job.no_error_feedback is set: what it leaves out is lost, "
+                     "and training gets worse or diverges. Unset job.no_error_feedback, or set job.allow_biased if this "
+                     "is what you want"));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> CodecFor(const proto::JobConfig& config, const proto::TensorSpec& tensor) {
+  SLUICE_RETURN_IF_ERROR(CheckCodecConfig(config));
+  return Exempt(config, tensor) ? "none" : PushCodec(config);
+}
+
+absl::StatusOr<std::string> ReplyCodecFor(const proto::JobConfig& config, const proto::TensorSpec& tensor) {
+  SLUICE_RETURN_IF_ERROR(CheckCodecConfig(config));
+  return Exempt(config, tensor) ? "none" : ReplyCodec(config);
+}
+
+absl::StatusOr<bool> NeedsResidual(const proto::JobConfig& config, std::string_view codec) {
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> made, MakeCodec(codec));
+  return !made->lossless() && !config.no_error_feedback();
+}
+
+}  // namespace sluice::compression
