@@ -70,7 +70,8 @@ class HostilePeerTest : public ::testing::Test {
   void SetUp() override {
     loop_ = *Loop::Create();
     endpoint_ = *ShmEndpoint::Create(loop_.get(), {.self = {.role = PeerRole::kServer, .name = "victim"},
-                                                   .handshake_timeout = 50 * kMillisecond});
+                                                   .handshake_timeout = 50 * kMillisecond,
+                                                   .refused = [this](const absl::Status& why) { refused_ = why; }});
     endpoint_->SetHandler(&handler_);
   }
 
@@ -114,18 +115,20 @@ class HostilePeerTest : public ::testing::Test {
     ExpectDown(why);
     EXPECT_TRUE(handler_.frames.empty());
   }
-  // A link that never was up goes away with this reason.
+  // The handler never hears of it.
   void ExpectRefused(absl::string_view why) {
-    const size_t downs = handler_.down.size();
-    ASSERT_TRUE(Run([&] { return handler_.down.size() == downs + 1; })) << why;
-    EXPECT_NE(handler_.down.rbegin()->second.message().find(why), std::string::npos) << handler_.down.rbegin()->second;
+    refused_.reset();
+    ASSERT_TRUE(Run([&] { return refused_.has_value(); })) << why;
+    EXPECT_NE(refused_->message().find(why), std::string::npos) << *refused_;
     EXPECT_TRUE(handler_.up.empty());
+    EXPECT_TRUE(handler_.down.empty());
   }
 
   std::unique_ptr<Loop> loop_;
   Recorder handler_;
   std::unique_ptr<ShmEndpoint> endpoint_;
   LinkId link_ = 0;
+  std::optional<absl::Status> refused_;
 };
 
 TEST_F(HostilePeerTest, HandshakesThatCannotBe) {

@@ -38,6 +38,8 @@ class ShmEndpointImpl final : public ShmEndpoint {
     context_.shape = options_.shape;
     context_.min_reference_bytes = options_.min_reference_bytes;
     context_.handshake_timeout = options_.handshake_timeout;
+    context_.admit = options_.admit;
+    context_.refused = options_.refused;
     context_.defer = [this](std::function<void()> fn) { Defer(std::move(fn)); };
     context_.forget = [this](LinkId link) { links_.erase(link); };
     // Slabs are freed on any thread.
@@ -185,7 +187,8 @@ class ShmEndpointImpl final : public ShmEndpoint {
     }
   }
 
-  static void Refuse(const UniqueFd& socket, const absl::Status& reason) {
+  void Refuse(const UniqueFd& socket, const absl::Status& reason) {
+    if (options_.refused) options_.refused(reason);
     FrameHeader header{.type = FrameType::kError, .status = static_cast<uint16_t>(reason.code())};
     const std::string text(reason.message());
     header.payload_bytes = static_cast<uint32_t>(text.size());

@@ -12,6 +12,7 @@
 // for OnDown before memory is used for something else.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -33,6 +34,10 @@ struct ShmOptions {
   size_t min_reference_bytes = 4096;            // smaller payloads are copied, which is cheaper than giving them back
   TimeNs handshake_timeout = 10 * kSecond;
   std::shared_ptr<SlabAllocator> slabs;         // null: one of its own
+  // Acceptor: refuses a peer by its HELLO. Default: everybody of this user is let in.
+  std::function<absl::Status(const Hello&)> admit;
+  // Told of each peer that was refused, for logs (never links that a Handler knows).
+  std::function<void(const absl::Status&)> refused;
 };
 
 class ShmEndpoint : public Endpoint {

@@ -332,6 +332,22 @@ TEST_F(ShmEndpointTest, PeersBeyondMaxLinksAreRefused) {
   EXPECT_EQ(handler.down[link].code(), absl::StatusCode::kResourceExhausted) << handler.down[link];
 }
 
+TEST_F(ShmEndpointTest, AcceptorMayRefuseByHello) {
+  ShmOptions options{.self = {.role = PeerRole::kServer}};
+  options.admit = [](const Hello& peer) {
+    return peer.job == 3 ? absl::OkStatus() : absl::PermissionDeniedError("another job");
+  };
+  auto picky = *ShmEndpoint::Create(loop_.get(), options);
+  Recorder handler;
+  picky->SetHandler(&handler);
+  const LinkId good = a_->Connect(picky->local_address(), {.role = PeerRole::kWorker, .job = 3});
+  const LinkId bad = a_->Connect(picky->local_address(), {.role = PeerRole::kWorker, .job = 4});
+  ASSERT_TRUE(Run([&] { return handler_a_.up.size() == 2 && handler_a_.down.size() == 1; }));
+  EXPECT_EQ(handler_a_.up[1].first, good);
+  EXPECT_EQ(handler_a_.down[bad].code(), absl::StatusCode::kPermissionDenied) << handler_a_.down[bad];
+  EXPECT_TRUE(handler.down.empty());
+}
+
 TEST_F(ShmEndpointTest, FreedSlabsAreForgottenByThePeer) {
   for (int i = 0; i < 50; ++i) {
     const auto bytes = Pattern(40 << 10, i);

@@ -197,6 +197,7 @@ absl::Status ShmLink::OnGreeting(const FrameHeader& header, const Packet& packet
   }
   SLUICE_ASSIGN_OR_RETURN(peer_, Outbox::Adopt(packet.files[0]));
   if (accepted_) {
+    if (context_->admit) SLUICE_RETURN_IF_ERROR(context_->admit(peer));
     SLUICE_RETURN_IF_ERROR(
         SendFrame({.type = FrameType::kWelcome, .job = self_.job}, EncodeHello(self_), own_->file()));
   }
@@ -207,6 +208,7 @@ absl::Status ShmLink::OnGreeting(const FrameHeader& header, const Packet& packet
 void ShmLink::GoUp(const Hello& peer) {
   context_->loop->CancelTimer(timer_);
   state_ = State::kUp;
+  was_up_ = true;
   own_->CloseFile();
   writer_.emplace(&*own_);
   reader_.emplace(&*peer_);
@@ -227,7 +229,6 @@ void ShmLink::Close(const absl::Status& reason) { ShutDown(reason, /*may_linger=
 
 void ShmLink::ShutDown(const absl::Status& reason, bool may_linger) {
   if (state_ == State::kLingering || state_ == State::kDown) return;
-  const bool was_up = state_ == State::kUp;
   state_ = State::kLingering;
   down_reason_ = reason;
   context_->loop->CancelTimer(timer_);
@@ -247,7 +248,7 @@ void ShmLink::ShutDown(const absl::Status& reason, bool may_linger) {
         .IgnoreError();
     ::shutdown(socket_.get(), SHUT_WR);
   }
-  if (!may_linger || hung_up_ || !was_up || (lent_.empty() && !writing)) Finish();
+  if (!may_linger || hung_up_ || !was_up_ || (lent_.empty() && !writing)) Finish();
 }
 
 void ShmLink::Finish() {
@@ -261,10 +262,18 @@ void ShmLink::Finish() {
   }
   if (socket_.valid() && !hung_up_) context_->loop->Unwatch(socket_.get());
   socket_.reset();
-  context_->defer([context = context_, id = id_, reason = down_reason_] {
-    context->handler->OnDown(id, reason);
-    context->forget(id);
-  });
+  context_->defer([self = shared_from_this()] { self->DeliverDown(); });
+}
+
+void ShmLink::DeliverDown() {
+  // A handler may send on a link that is going down, from inside OnSent: that cookie's turn comes before OnDown, too.
+  if (owed_ > 0) return context_->defer([self = shared_from_this()] { self->DeliverDown(); });
+  if (!accepted_ || was_up_) {
+    context_->handler->OnDown(id_, down_reason_);
+  } else if (context_->refused) {
+    context_->refused(down_reason_);
+  }
+  context_->forget(id_);
 }
 
 void ShmLink::Abandon() {

@@ -49,7 +49,9 @@ struct ShmContext {
   uint64_t last_slot = 0;
   // Runs a callback of the handler after the call or event at hand, in order.
   std::function<void(std::function<void()>)> defer;
-  std::function<void(LinkId)> forget;  // the link has had its OnDown
+  std::function<void(LinkId)> forget;  // nothing more comes of this link
+  std::function<absl::Status(const Hello&)> admit;
+  std::function<void(const absl::Status&)> refused;
 };
 
 class ShmLink : public std::enable_shared_from_this<ShmLink> {
@@ -105,6 +107,7 @@ class ShmLink : public std::enable_shared_from_this<ShmLink> {
   void OnHangUp();
   void ShutDown(const absl::Status& reason, bool may_linger);
   void Finish();
+  void DeliverDown();
   void Wake();
   void WaitForSocket();
   absl::Status Describe(const absl::Status& reason) const;  // with the peer's name
@@ -148,6 +151,8 @@ class ShmLink : public std::enable_shared_from_this<ShmLink> {
   absl::Status peer_reason_;  // of its ERROR
   absl::Status down_reason_;
   bool hung_up_ = false;
+  bool was_up_ = false;
+  size_t owed_ = 0;  // calls of OnSent that are on their way
 
   std::optional<Outbox> own_, peer_;
   std::optional<OutboxWriter> writer_;

@@ -38,6 +38,9 @@ absl::StatusOr<FrameHeader> DecodeRingHeader(const Descriptor& descriptor) {
   }
 }
 
+// A slot in a frame without payload is something that the frame tells of (GRANT), not where it goes.
+bool GoesIntoSlot(const FrameHeader& header) { return header.slot != 0 && header.payload_bytes > 0; }
+
 }  // namespace
 
 void ShmLink::Receive(bool everything) {
@@ -104,7 +107,7 @@ absl::Status ShmLink::OnDescriptor(const Descriptor& descriptor) {
 }
 
 absl::StatusOr<const MutableBytes*> ShmLink::FindSlot(const FrameHeader& header) {
-  if (header.slot == 0) return nullptr;
+  if (!GoesIntoSlot(header)) return nullptr;
   const MutableBytes* memory = slots_->Find(header.slot);
   if (memory != nullptr && (header.stripe_offset > memory->size() ||
                             header.payload_bytes > memory->size() - header.stripe_offset)) {
@@ -132,7 +135,7 @@ absl::Status ShmLink::OnChunk(const Descriptor& descriptor) {
   if (incoming_->received < header.payload_bytes) return absl::OkStatus();
   const Incoming complete = *std::move(incoming_);
   incoming_.reset();
-  if (complete.header.slot != 0 && slot == nullptr) return absl::OkStatus();  // closed: dropped
+  if (GoesIntoSlot(complete.header) && slot == nullptr) return absl::OkStatus();  // closed: dropped
   Deliver(complete.header, Payload(ConstBytes(target, complete.header.payload_bytes), complete.buffer));
   return absl::OkStatus();
 }
@@ -144,7 +147,7 @@ absl::Status ShmLink::OnReference(const Descriptor& descriptor) {
   const ConstBytes bytes(mapping->data() + range.offset, range.bytes);
   SLUICE_ASSIGN_OR_RETURN(const MutableBytes* const slot, FindSlot(header));
   stats_.bytes_in += kHeaderBytes + range.bytes;
-  if (header.slot != 0) {
+  if (GoesIntoSlot(header)) {
     if (slot != nullptr) std::memcpy(slot->data() + header.stripe_offset, bytes.data(), bytes.size());
     if (reader_->Advance()) Wake();
     Release(descriptor.token);
@@ -163,7 +166,9 @@ absl::Status ShmLink::OnReference(const Descriptor& descriptor) {
 
 absl::Status ShmLink::OnPlaced(const Descriptor& descriptor) {
   SLUICE_ASSIGN_OR_RETURN(const FrameHeader header, DecodeRingHeader(descriptor));
-  if (header.slot == 0) return absl::InvalidArgumentError(absl::StrCat(DebugString(header), " was placed nowhere"));
+  if (!GoesIntoSlot(header)) {
+    return absl::InvalidArgumentError(absl::StrCat(DebugString(header), " was placed nowhere"));
+  }
   SLUICE_ASSIGN_OR_RETURN(const MutableBytes* const slot, FindSlot(header));
   stats_.bytes_in += kHeaderBytes + header.payload_bytes;
   if (reader_->Advance()) Wake();

@@ -13,7 +13,11 @@ bool ShmLink::ByReference(ConstBytes payload) const {
 
 void ShmLink::Sent(uint64_t cookie) {
   if (cookie == 0) return;
-  context_->defer([context = context_, id = id_, cookie] { context->handler->OnSent(id, cookie); });
+  ++owed_;
+  context_->defer([self = shared_from_this(), cookie] {
+    --self->owed_;
+    self->context_->handler->OnSent(self->id_, cookie);
+  });
 }
 
 void ShmLink::Send(const FrameHeader& header, ConstBytes payload, uint64_t cookie) {
@@ -108,7 +112,7 @@ Descriptor ShmLink::MakeDescriptor(DescriptorKind kind, const FrameHeader& heade
 ShmLink::Progress ShmLink::Publish(Outgoing& frame) {
   if (!HasEntry()) return Progress::kBlocked;
   if (!frame.started) {
-    if (frame.header.slot != 0) {
+    if (frame.header.slot != 0 && !frame.payload.empty()) {
       SlotWrite write;
       switch (write.Begin(*peer_, frame.header.slot)) {
         case SlotWrite::Outcome::kBegun:
