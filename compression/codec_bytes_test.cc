@@ -1,0 +1,223 @@
+// The bytes of each codec against slow encoders written from docs/codecs.md, golden bytes, and error bounds.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "compression/codec.h"
+#include "compression/half.h"
+#include "compression/test_vectors.h"
+
+namespace sluice::compression {
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+template <typename T>
+void Append(T value, Bytes* out) {
+  const auto raw = std::bit_cast<std::array<std::byte, sizeof(T)>>(value);
+  out->insert(out->end(), raw.begin(), raw.end());
+}
+
+Bytes Hex(std::string_view text) {
+  Bytes out;
+  for (size_t i = 0; i < text.size();) {
+    if (text[i] == ' ') {
+      ++i;
+      continue;
+    }
+    out.push_back(static_cast<std::byte>(std::stoi(std::string(text.substr(i, 2)), nullptr, 16)));
+    i += 2;
+  }
+  return out;
+}
+
+Bytes EncodeBytes(const char* name, const std::vector<float>& g) { return Encode(*Named(name), g, {}, 1).bytes; }
+
+Bytes SlowInt8(const std::vector<float>& p) {
+  Bytes scales, codes;
+  for (size_t begin = 0; begin < p.size(); begin += 128) {
+    const size_t end = std::min(p.size(), begin + 128);
+    float amax = 0;
+    for (size_t i = begin; i < end; ++i) amax = std::max(amax, std::abs(p[i]));
+    const float scale = amax < 0x1p-118f ? 0 : std::min(amax / 127.0f, 0x1.020406p121f);
+    Append(scale, &scales);
+    const float inverse = amax < 0x1p-118f ? 0 : 127.0f / amax;
+    for (size_t i = begin; i < end; ++i) Append(static_cast<int8_t>(std::nearbyint(p[i] * inverse)), &codes);
+  }
+  scales.insert(scales.end(), codes.begin(), codes.end());
+  return scales;
+}
+
+Bytes SlowTopK(const std::vector<float>& p, double ratio) {
+  const size_t n = p.size();
+  std::vector<size_t> order(n);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return std::abs(p[a]) > std::abs(p[b]); });
+  order.resize(n == 0 ? 0 : std::max<size_t>(1, static_cast<size_t>(std::ceil(ratio * static_cast<double>(n)))));
+  std::erase_if(order, [&](size_t i) { return p[i] == 0; });
+  int exponent = 0;
+  if (!order.empty()) exponent = std::max(std::ilogb(p[order[0]]) - 15, -126);
+  std::sort(order.begin(), order.end());
+
+  Bytes gaps;
+  for (size_t first = 0; first < order.size(); first += 64) {
+    std::vector<size_t> group;
+    for (size_t j = first; j < std::min(first + 64, order.size()); ++j) group.push_back(order[j] - (j == 0 ? 0 : order[j - 1] + 1));
+    int width = 0;
+    while (*std::max_element(group.begin(), group.end()) >> width != 0) ++width;
+    Append(static_cast<uint8_t>(width), &gaps);
+    const size_t start = gaps.size();
+    gaps.resize(start + (group.size() * static_cast<size_t>(width) + 7) / 8);
+    for (size_t bit = 0; bit < group.size() * static_cast<size_t>(width); ++bit)
+      if (group[bit / static_cast<size_t>(width)] >> (bit % static_cast<size_t>(width)) & 1)
+        gaps[start + bit / 8] |= static_cast<std::byte>(1 << (bit % 8));
+  }
+  Bytes bitmap((n + 7) / 8);
+  for (size_t i : order) bitmap[i / 8] |= static_cast<std::byte>(1 << (i % 8));
+
+  const bool use_bitmap = bitmap.size() < gaps.size();
+  Bytes out;
+  Append(static_cast<uint32_t>(order.size()), &out);
+  Append(static_cast<int16_t>(exponent), &out);
+  Append(static_cast<uint8_t>(use_bitmap), &out);
+  Append(uint8_t{0}, &out);
+  for (size_t i : order) Append(Fp16FromFloat(std::ldexp(p[i], -exponent)), &out);
+  const Bytes& indices = use_bitmap ? bitmap : gaps;
+  out.insert(out.end(), indices.begin(), indices.end());
+  return out;
+}
+
+TEST(CodecBytes, EqualTheSlowEncoders) {
+  for (int shape = 0; shape < kShapes; ++shape) {
+    for (const size_t n : kSizes) {
+      const std::vector<float> g = MakeVector(shape, n, 11), e = MakeVector(shape, n, 12);
+      std::vector<float> p(n);
+      for (size_t i = 0; i < n; ++i) p[i] = Clamp(g[i] + 0.125f * e[i]);
+      Bytes fp16, bf16;
+      for (float v : p) Append(Fp16FromFloat(v), &fp16);
+      for (float v : p) Append(Bf16FromFloat(v), &bf16);
+      const auto bytes = [&](const char* name) { return Encode(*Named(name), g, e, 0.125f).bytes; };
+      ASSERT_EQ(bytes("fp16"), fp16) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("bf16"), bf16) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("int8"), SlowInt8(p)) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("topk:0.01"), SlowTopK(p, 0.01)) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("topk:0.2"), SlowTopK(p, 0.2)) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("topk:1"), SlowTopK(p, 1)) << "shape " << shape << " n " << n;
+    }
+  }
+}
+
+// Worked examples of docs/codecs.md: these bytes never change.
+TEST(CodecBytes, Golden) {
+  EXPECT_EQ(EncodeBytes("none", {1.0f, -2.0f}), Hex("0000803F 000000C0"));
+  EXPECT_EQ(EncodeBytes("fp16", {1.0f, -2.0f, 1e6f}), Hex("003C 00C0 FF7B"));
+  EXPECT_EQ(EncodeBytes("bf16", {1.0f, -2.0f, 1e6f}), Hex("803F 00C0 7449"));
+  EXPECT_EQ(EncodeBytes("int8", {127.0f, -63.5f, 0.5f, 1.5f}), Hex("0000803F 7F C0 00 02"));
+  EXPECT_EQ(EncodeBytes("topk:0.5", {0.5f, -4.0f, 0.25f, 3.0f}), Hex("02000000 F3FF 01 00 00F8 0076 0A"));   // bitmap
+  std::vector<float> sparse(100, 0.25f);
+  sparse[3] = 1.0f;
+  sparse[50] = -1.0f;
+  EXPECT_EQ(EncodeBytes("topk:0.02", sparse), Hex("02000000 F1FF 00 00 0078 00F8 06 830B"));            // gaps 3 and 46
+  EXPECT_EQ(EncodeBytes("topk:1", {0.0f, 0.0f}), Hex("00000000 0000 00 00"));
+}
+
+TEST(CodecBytes, ExactSizes) {
+  const size_t n = 1 << 20;
+  const std::vector<float> g = MakeVector(kGaussian, n, 13);
+  EXPECT_EQ(EncodeBytes("fp16", g).size(), n * 2);
+  EXPECT_EQ(EncodeBytes("int8", g).size(), n + n / 32);           // 8.25 bits an element
+  const double top = static_cast<double>(EncodeBytes("topk:0.01", g).size());
+  EXPECT_LT(top / (4.0 * n), 0.0085);                             // under 27.2 bits an entry, indices included
+  // Indices cost: never above a bitmap, and 1/8 bit an entry where all are there.
+  EXPECT_LE(EncodeBytes("topk:0.5", g).size(), 8 + n + n / 8);
+  EXPECT_EQ(EncodeBytes("topk:1", std::vector<float>(n, 1.0f)).size(), 8 + 2 * n + n / 64);
+}
+
+TEST(CodecBytes, Int8ErrorIsAtMostHalfAStepOfItsBlock) {
+  for (const int shape : {kGaussian, kNegative, kBeyondFp16, kMixed, kOneSpike}) {
+    const size_t n = 4099;
+    const std::vector<float> g = MakeVector(shape, n, 14);
+    const Encoded encoded = Encode(*Named("int8"), g, {}, 1);
+    for (size_t begin = 0; begin < n; begin += 128) {
+      const size_t end = std::min(n, begin + 128);
+      double amax = 0;
+      for (size_t i = begin; i < end; ++i) amax = std::max(amax, std::abs(double{g[i]}));
+      for (size_t i = begin; i < end; ++i) ASSERT_LE(std::abs(encoded.residual[i]), amax / 127 * (0.5 + 1e-5));
+    }
+  }
+}
+
+// 127 times the plain quotient of the largest float overflows: the decoded value must not.
+TEST(CodecBytes, Int8OfTheLargestFloatStaysFinite) {
+  const float largest = std::numeric_limits<float>::max();
+  const Encoded encoded = Encode(*Named("int8"), {largest, -largest, 1.0f}, {}, 1);
+  const std::vector<float> decoded = Decode(*Named("int8"), encoded.bytes, 3);
+  EXPECT_TRUE(std::isinf(127.0f * (largest / 127.0f)));
+  EXPECT_NEAR(decoded[0] / largest, 1.0, 1e-6);
+  EXPECT_NEAR(decoded[1] / largest, -1.0, 1e-6);
+  EXPECT_TRUE(std::isfinite(decoded[0]));
+}
+
+TEST(CodecBytes, SaturationLeavesTheRestInTheResidual) {
+  EXPECT_EQ(Encode(*Named("fp16"), {100000.0f, -70000.0f}, {}, 1).residual, (std::vector<float>{34496.0f, -4496.0f}));
+  // Top-k moves its exponent instead: nothing saturates but the last bit.
+  const Encoded topk = Encode(*Named("topk:1"), {1e9f, -1e-9f}, {}, 1);
+  EXPECT_LE(std::abs(topk.residual[0]), 1e9f * 0x1p-11f);
+}
+
+// Late in training gradients fall below fp16's range: top-k still sends them.
+TEST(CodecBytes, TopKDoesNotUnderflow) {
+  const std::vector<float> g(100, 3e-12f);
+  const Encoded encoded = Encode(*Named("topk:1"), g, {}, 1);
+  for (float v : Decode(*Named("topk:1"), encoded.bytes, 100)) EXPECT_NEAR(v / 3e-12f, 1.0, 0x1p-11);
+}
+
+// ||C(x) - x||^2 <= (1 - k/n) ||x||^2, but for the halves' rounding.
+TEST(CodecBytes, TopKContracts) {
+  for (int shape = 0; shape < kShapes; ++shape) {
+    for (const auto& [name, ratio] : {std::pair{"topk:0.01", 0.01}, std::pair{"topk:0.1", 0.1}, std::pair{"topk:1", 1.0}}) {
+      for (const size_t n : {size_t{1}, size_t{100}, size_t{4099}}) {
+        const std::vector<float> x = MakeVector(shape, n, 15);
+        const Encoded encoded = Encode(*Named(name), x, {}, 1);
+        double error = 0, norm = 0;
+        for (size_t i = 0; i < n; ++i) {
+          error += std::pow(double{encoded.residual[i]}, 2);
+          norm += std::pow(double{x[i]}, 2);
+        }
+        const double k = std::max(1.0, std::ceil(ratio * static_cast<double>(n)));
+        EXPECT_LE(error, (1 - k / static_cast<double>(n) + 0x1p-20) * norm) << name << " shape " << shape << " n " << n;
+      }
+    }
+  }
+}
+
+// What a stranger may send and no encoder does, bit by bit.
+TEST(CodecBytes, ValidateRefusesWhatNoEncoderWrites) {
+  const auto valid = [](const char* name, std::string_view hex, size_t n) { return Named(name)->Validate(Hex(hex), n).ok(); };
+  EXPECT_TRUE(valid("none", "0000C07F", 1));      // lossless: a NaN passes
+  EXPECT_TRUE(valid("fp16", "FF7B", 1));
+  EXPECT_FALSE(valid("fp16", "007C", 1));         // infinity
+  EXPECT_FALSE(valid("bf16", "C0FF", 1));         // NaN
+  EXPECT_TRUE(valid("int8", "0000803F 7F", 1));
+  EXPECT_FALSE(valid("int8", "0000803F 80", 1));  // code -128
+  EXPECT_TRUE(valid("int8", "0302017C 7F", 1));
+  EXPECT_FALSE(valid("int8", "0402017C 7F", 1));  // above the largest scale
+  EXPECT_FALSE(valid("int8", "000080BF 01", 1));  // negative
+  EXPECT_FALSE(valid("int8", "0000C07F 01", 1));  // NaN
+  EXPECT_TRUE(valid("topk:1", "01000000 0000 00 00 003C 00", 1));
+  EXPECT_FALSE(valid("topk:1", "01000000 0000 00 00 007C 00", 1));        // infinity
+  EXPECT_FALSE(valid("topk:1", "01000000 7100 00 00 003C 00", 1));        // exponent 113
+  EXPECT_TRUE(valid("topk:1", "01000000 7000 00 00 003C 00", 1));
+  EXPECT_FALSE(valid("topk:1", "01000000 81FF 00 00 003C 00", 1));        // exponent -127
+  EXPECT_FALSE(valid("topk:1", "01000000 0000 02 00 003C 00", 1));        // form 2
+  EXPECT_FALSE(valid("topk:1", "01000000 0000 00 01 003C 00", 1));        // reserved byte
+  EXPECT_FALSE(valid("topk:1", "02000000 0000 00 00 003C 003C 00", 1));   // more entries than elements
+  EXPECT_FALSE(valid("topk:1", "FFFFFFFF 0000 00 00 003C 00", SIZE_MAX)); // an absurd count
+  EXPECT_FALSE(valid("topk:1", "01000000 0000 00 00 003C 08 07", 7));     // index 7 of 7
+}
+
+}  // namespace
+}  // namespace sluice::compression

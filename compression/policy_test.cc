@@ -1,0 +1,84 @@
+#include "compression/policy.h"
+
+#include <gtest/gtest.h>
+
+namespace sluice::compression {
+namespace {
+
+proto::TensorSpec Tensor(std::initializer_list<uint64_t> shape, proto::TensorKind kind = proto::TENSOR_WEIGHT) {
+  proto::TensorSpec tensor;
+  for (const uint64_t extent : shape) tensor.add_shape(extent);
+  tensor.set_kind(kind);
+  return tensor;
+}
+
+proto::JobConfig Job(const std::string& codec) {
+  proto::JobConfig config;
+  config.set_codec(codec);
+  return config;
+}
+
+TEST(Policy, WeightsTakeTheCodecAndTheRestGoesUncompressed) {
+  const proto::JobConfig config = Job("topk:0.01");
+  EXPECT_EQ(*CodecFor(config, Tensor({784, 128})), "topk:0.01");
+  EXPECT_EQ(*CodecFor(config, Tensor({1024})), "topk:0.01");
+  EXPECT_EQ(*CodecFor(config, Tensor({1023})), "none");
+  EXPECT_EQ(*CodecFor(config, Tensor({})), "none");   // a scalar
+  EXPECT_EQ(*CodecFor(config, Tensor({784, 128}, proto::TENSOR_BIAS)), "none");
+  EXPECT_EQ(*CodecFor(config, Tensor({784, 128}, proto::TENSOR_NORM)), "none");
+  EXPECT_EQ(*CodecFor(Job(""), Tensor({784, 128})), "none");
+}
+
+TEST(Policy, TheBoundCountsElementsWithoutOverflow) {
+  proto::JobConfig config = Job("int8");
+  config.set_codec_min_elements(100);
+  EXPECT_EQ(*CodecFor(config, Tensor({9, 11})), "none");
+  EXPECT_EQ(*CodecFor(config, Tensor({10, 10})), "int8");
+  EXPECT_EQ(*CodecFor(config, Tensor({UINT64_MAX, UINT64_MAX, 4})), "int8");
+  EXPECT_EQ(*CodecFor(config, Tensor({UINT64_MAX, 0})), "none");
+  config.set_codec_min_elements(UINT32_MAX);
+  EXPECT_EQ(*CodecFor(config, Tensor({1u << 31, 1u << 31})), "int8");
+  config.set_codec_min_elements(1);
+  EXPECT_EQ(*CodecFor(config, Tensor({})), "int8");
+}
+
+TEST(Policy, ABiasedCodecWithoutErrorFeedbackMustBeAskedFor) {
+  proto::JobConfig config = Job("topk:0.01");
+  config.set_no_error_feedback(true);
+  const absl::Status refused = CodecFor(config, Tensor({4096})).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.message().find("allow_biased"), std::string::npos) << refused;
+  EXPECT_FALSE(CheckCodecConfig(config).ok());
+  config.set_allow_biased(true);
+  EXPECT_EQ(*CodecFor(config, Tensor({4096})), "topk:0.01");
+  EXPECT_FALSE(*NeedsResidual(config, "topk:0.01"));
+  config = Job("int8");
+  config.set_no_error_feedback(true);
+  EXPECT_EQ(*CodecFor(config, Tensor({4096})), "int8");
+}
+
+TEST(Policy, ResidualsAreKeptForLossyCodecs) {
+  const proto::JobConfig config = Job("int8");
+  for (const char* codec : {"fp16", "bf16", "int8", "topk:0.1"}) EXPECT_TRUE(*NeedsResidual(config, codec)) << codec;
+  EXPECT_FALSE(*NeedsResidual(config, "none"));
+  EXPECT_FALSE(NeedsResidual(config, "gzip").ok());
+}
+
+TEST(Policy, RepliesAreCompressedToo) {
+  proto::JobConfig config = Job("topk:0.01");
+  EXPECT_EQ(*ReplyCodecFor(config, Tensor({4096})), "fp16");
+  EXPECT_EQ(*ReplyCodecFor(config, Tensor({4096}, proto::TENSOR_BIAS)), "none");
+  config.set_reply_codec("int8");
+  EXPECT_EQ(*ReplyCodecFor(config, Tensor({4096})), "int8");
+}
+
+TEST(Policy, UnknownNamesSayWhichFieldAndWhatIsNear) {
+  EXPECT_NE(CheckCodecConfig(Job("int9")).message().find("job.codec: no codec \"int9\"; the nearest is \"int8\""), std::string::npos);
+  proto::JobConfig config = Job("int8");
+  config.set_reply_codec("fp17");
+  EXPECT_NE(CheckCodecConfig(config).message().find("job.reply_codec"), std::string::npos);
+  EXPECT_TRUE(CheckCodecConfig(Job("")).ok());
+}
+
+}  // namespace
+}  // namespace sluice::compression
