@@ -14,7 +14,8 @@ namespace {
 
 // Values in flight to a worker that is being admitted.
 constexpr size_t kWindowBytes = 32 << 20;
-constexpr uint64_t kMaxPartitionElements = uint64_t{1} << 30;   // FrameHeader::elements and sizes in fp32 bytes stay in bounds
+constexpr uint64_t kMaxPartitionElements = uint64_t{1}
+                                           << 30;  // FrameHeader::elements and sizes in fp32 bytes stay in bounds
 
 }  // namespace
 
@@ -29,27 +30,32 @@ absl::Status CheckPlan(const proto::Plan& plan) {
     auto it = lanes.find(shard.server());
     if (shard.shard() != static_cast<uint32_t>(i) || it == lanes.end() ||
         shard.lane() >= static_cast<uint32_t>(it->second)) {
-      return bad("shard ", i, " lies on server ", shard.server(), " lane ", shard.lane(), ", which the plan does not name");
+      return bad("shard ", i, " lies on server ", shard.server(), " lane ", shard.lane(),
+                 ", which the plan does not name");
     }
   }
   uint64_t partitions = 0;
   for (const proto::TensorInfo& tensor : plan.tensors()) {
     uint64_t elements = 0, product = 1;
     for (uint64_t elements_of_one : tensor.partition_elements()) {
-      if (elements_of_one == 0 || elements_of_one > kMaxPartitionElements) return bad("tensor ", tensor.spec().name(), " has a partition of ", elements_of_one, " elements");
+      if (elements_of_one == 0 || elements_of_one > kMaxPartitionElements)
+        return bad("tensor ", tensor.spec().name(), " has a partition of ", elements_of_one, " elements");
       elements += elements_of_one;
     }
     for (uint64_t extent : tensor.spec().shape()) {
-      if (extent == 0 || product > (uint64_t{1} << 48) / extent) return bad("tensor ", tensor.spec().name(), " has no sane shape");
+      if (extent == 0 || product > (uint64_t{1} << 48) / extent)
+        return bad("tensor ", tensor.spec().name(), " has no sane shape");
       product *= extent;
     }
     if (elements != product || tensor.partition_elements_size() != tensor.partition_shard_size()) {
       return bad("the partitions of tensor ", tensor.spec().name(), " do not add up to its shape");
     }
     for (uint32_t shard : tensor.partition_shard()) {
-      if (shard >= static_cast<uint32_t>(plan.shards_size())) return bad("tensor ", tensor.spec().name(), " lies on shard ", shard, ", which the plan does not name");
+      if (shard >= static_cast<uint32_t>(plan.shards_size()))
+        return bad("tensor ", tensor.spec().name(), " lies on shard ", shard, ", which the plan does not name");
     }
-    if (tensor.first_partition() != partitions) return bad("the partitions of tensor ", tensor.spec().name(), " are not numbered in order");
+    if (tensor.first_partition() != partitions)
+      return bad("the partitions of tensor ", tensor.spec().name(), " are not numbered in order");
     partitions += tensor.partition_elements_size();
   }
   return absl::OkStatus();
@@ -63,7 +69,8 @@ void Admission::Register(std::vector<proto::TensorSpec> specs, Done done) {
   request.specs = specs;
   const uint64_t number = request.number;
   requests_.push_back(std::move(request));
-  env_.member->RegisterTensors(std::move(specs), [this, number](const proto::RequestDone& answer) { OnAnswer(number, answer); });
+  env_.member->RegisterTensors(std::move(specs),
+                               [this, number](const proto::RequestDone& answer) { OnAnswer(number, answer); });
 }
 
 std::list<Admission::Request>::iterator Admission::FindRequest(uint64_t number) {
@@ -72,7 +79,7 @@ std::list<Admission::Request>::iterator Admission::FindRequest(uint64_t number) 
 
 void Admission::OnAnswer(uint64_t number, const proto::RequestDone& answer) {
   auto it = FindRequest(number);
-  if (it == requests_.end()) return;   // timed out meanwhile
+  if (it == requests_.end()) return;  // timed out meanwhile
   if (answer.code() != 0) {
     Complete(it, absl::Status(static_cast<absl::StatusCode>(answer.code()), answer.message()));
     return;
@@ -90,7 +97,7 @@ void Admission::OnAnswer(uint64_t number, const proto::RequestDone& answer) {
 void Admission::OnPlan(const proto::Plan& plan) {
   plan_ = plan;
   for (auto it = requests_.begin(); it != requests_.end();) {
-    Request& request = *it++;   // TryMake may complete it
+    Request& request = *it++;  // TryMake may complete it
     if (request.answered && !request.made) TryMake(request);
   }
   Pump();
@@ -101,7 +108,7 @@ void Admission::TryMake(Request& request) {
   for (uint32_t id : request.ids) {
     const auto found = std::find_if(plan_.tensors().begin(), plan_.tensors().end(),
                                     [&](const proto::TensorInfo& t) { return t.tensor() == id; });
-    if (found == plan_.tensors().end()) return;   // a newer plan is on its way
+    if (found == plan_.tensors().end()) return;  // a newer plan is on its way
     infos.push_back(&*found);
   }
   request.made = true;
@@ -121,7 +128,7 @@ void Admission::TryMake(Request& request) {
 absl::Status Admission::Make(const proto::TensorInfo& info, Request& request) {
   if (TensorState* known = env_.ops->Find(info.tensor()); known != nullptr) {
     if (!known->admitted) Adopt(*known, request);
-    return absl::OkStatus();   // registered before
+    return absl::OkStatus();  // registered before
   }
   auto tensor = std::make_unique<TensorState>();
   tensor->id = info.tensor();
@@ -142,8 +149,8 @@ absl::Status Admission::Make(const proto::TensorInfo& info, Request& request) {
     shape.offset = tensor->elements;
     shape.elements = info.partition_elements(i);
     tensor->elements += shape.elements;
-    tensor->partitions.push_back(std::make_unique<Partition>(shape, tensor->codec.get(), residual,
-                                                             tensor->reply_codec.get(), env_.partitions));
+    tensor->partitions.push_back(
+        std::make_unique<Partition>(shape, tensor->codec.get(), residual, tensor->reply_codec.get(), env_.partitions));
     const proto::ShardInfo& shard = plan_.shards(static_cast<int>(info.partition_shard(i)));
     tensor->partitions.back()->SetOwner({shard.server(), shard.lane()}, shard.term());
     queue_.emplace_back(tensor->partitions.back().get(), request.number);
@@ -162,7 +169,8 @@ void Admission::Adopt(TensorState& tensor, Request& request) {
       asked->second = request.number;
       continue;
     }
-    const auto queued = std::find_if(queue_.begin(), queue_.end(), [&](const auto& q) { return q.first == partition.get(); });
+    const auto queued =
+        std::find_if(queue_.begin(), queue_.end(), [&](const auto& q) { return q.first == partition.get(); });
     if (queued != queue_.end()) {
       queued->second = request.number;
     } else {
@@ -253,9 +261,9 @@ void Admission::Fail(const absl::Status& why) {
 }
 
 std::string Admission::Describe(const Request& request) const {
-  const std::string names = absl::StrCat(
-      request.specs.empty() ? "" : request.specs.front().name(),
-      request.specs.size() > 1 ? absl::StrCat(" and ", request.specs.size() - 1, " more") : "");
+  const std::string names =
+      absl::StrCat(request.specs.empty() ? "" : request.specs.front().name(),
+                   request.specs.size() > 1 ? absl::StrCat(" and ", request.specs.size() - 1, " more") : "");
   std::string what = absl::StrFormat("registration of tensor %s, %.1f s of %.1f s: ", names,
                                      static_cast<double>(env_.clock->Now() - request.since) / kSecond,
                                      static_cast<double>(env_.timeout) / kSecond);

@@ -1,12 +1,16 @@
 // How tensors of a worker come into being.
 //
-//   1. Register       asks the scheduler; its answer names the tensors' ids, or what another worker registered differently.
+//   1. Register       asks the scheduler; its answer names the tensors' ids, or what another worker registered
+//   differently.
 //   2. OnPlan         when the plan has these ids, the tensors are made, with a partition for each of the plan's.
-//   3. admission      each partition is pulled with ADMIT: the owner exists, and says which round is open, at which rate,
-//                     and (replies that are changes) what the replica is. A bounded number of bytes is asked for at a time.
-//   4. done           a tensor's next round is the smallest of its partitions', since a former life of this worker may have
-//                     been cut off in the middle of a step; what the owners have already they answer again. For the same
-//                     reason tensors of one call whose rounds differ by one step are put on the earlier one (BSP).
+//   3. admission      each partition is pulled with ADMIT: the owner exists, and says which round is open, at which
+//   rate,
+//                     and (replies that are changes) what the replica is. A bounded number of bytes is asked for at a
+//                     time.
+//   4. done           a tensor's next round is the smallest of its partitions', since a former life of this worker may
+//   have
+//                     been cut off in the middle of a step; what the owners have already they answer again. For the
+//                     same reason tensors of one call whose rounds differ by one step are put on the earlier one (BSP).
 #pragma once
 
 #include <cstdint>
@@ -39,17 +43,17 @@ class Admission {
     OpQueue* ops = nullptr;
     PartitionEnv* partitions = nullptr;
     std::function<transport::LinkId(const Partition&)> link;
-    std::function<void(TensorState&)> made;      // a tensor has been made: the core indexes its partitions
-    std::function<std::string(const Partition&)> describe;   // owner and link of a partition, for people
+    std::function<void(TensorState&)> made;                 // a tensor has been made: the core indexes its partitions
+    std::function<std::string(const Partition&)> describe;  // owner and link of a partition, for people
   };
   explicit Admission(Env env) : env_(std::move(env)) {}
 
   void Register(std::vector<proto::TensorSpec> specs, Done done);
   void OnPlan(const proto::Plan& plan);
-  bool OnPartitionIdle(Partition* partition);    // true: it was an admission
-  void OnTick();                                 // timeouts
+  bool OnPartitionIdle(Partition* partition);  // true: it was an admission
+  void OnTick();                               // timeouts
   void Fail(const absl::Status& why);
-  std::string Waiting() const;                   // "" if nothing waits
+  std::string Waiting() const;  // "" if nothing waits
 
   // When the oldest wait began; INT64_MAX if nothing waits.
   TimeNs oldest() const { return requests_.empty() ? INT64_MAX : requests_.front().since; }
@@ -65,7 +69,7 @@ class Admission {
     TimeNs since = 0;
     bool answered = false;
     std::vector<uint32_t> ids;
-    size_t unfinished = 0;                       // partitions that are not admitted yet
+    size_t unfinished = 0;  // partitions that are not admitted yet
     bool made = false;
   };
 
@@ -82,7 +86,7 @@ class Admission {
   proto::Plan plan_;
   std::list<Request> requests_;
   uint64_t next_number_ = 1;
-  std::deque<std::pair<Partition*, uint64_t>> queue_;          // to be asked for, and for which request
+  std::deque<std::pair<Partition*, uint64_t>> queue_;  // to be asked for, and for which request
   std::map<Partition*, uint64_t> asked_;
   size_t asked_bytes_ = 0;
   std::map<uint32_t, uint64_t> open_rounds_;

@@ -159,6 +159,10 @@ class Client {
   Result<std::vector<Tensor>> RegisterTensors(const std::vector<TensorSpec>& specs);
   Result<Buffer> AllocateBuffer(size_t elements);
 
+  // The round that the tensor's next operation takes. Not 0: the job has begun without this process (a former life of this
+  // worker, without a snapshot): Pull then, where a first life would Broadcast.
+  uint64_t NextRound(Tensor tensor) const;
+
   Handle Push(Tensor tensor, std::span<const float> gradient, const OpOptions& options = {});
   Handle Pull(Tensor tensor, std::span<float> out, const OpOptions& options = {});
   // out: what the job's reply is (parameters, or the reduced gradient). May be the gradient's own memory.

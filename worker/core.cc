@@ -11,7 +11,7 @@
 namespace sluice::worker {
 namespace {
 
-constexpr uint32_t kReportsPerWindow = 20;   // a second
+constexpr uint32_t kReportsPerWindow = 20;  // a second
 
 TimeNs Millis(uint32_t ms, uint32_t fallback) { return (ms == 0 ? fallback : ms) * kMillisecond; }
 
@@ -59,13 +59,15 @@ CoreImpl::CoreImpl(WorkerCoreOptions options, transport::Endpoint* endpoint, con
       queue_(endpoint, clock, QueueOptions(options_.config.data()), [](uint64_t) {}),
       sender_(endpoint, &queue_, clock, SenderOptions(options_.config.data()),
               [this](uint32_t index) {
-                if (index < partitions_.size() && partitions_[index] != nullptr) partitions_[index]->OnPayloadReleased();
+                if (index < partitions_.size() && partitions_[index] != nullptr)
+                  partitions_[index]->OnPayloadReleased();
               }),
       ops_({.clock = clock,
             .stats = &stats_,
             .link = [this](const Partition& partition) { return LinkFor(partition); },
             .fail = [this](absl::Status status) { Fail(std::move(status)); }}),
-      member_(Identity(options_), options_.config.node().scheduler(), connect_timeout_, clock, std::move(control), this),
+      member_(Identity(options_), options_.config.node().scheduler(), connect_timeout_, clock, std::move(control),
+              this),
       admission_({.clock = clock,
                   .timeout = connect_timeout_,
                   .member = &member_,
@@ -117,7 +119,8 @@ void CoreImpl::OnPlan(const proto::Plan& plan) {
   for (const proto::WorkerInfo& worker : plan.workers()) {
     if (worker.rank() != env_.rank || worker.incarnation() <= env_.incarnation) continue;
     Fail(absl::AbortedError(absl::StrCat("rank ", env_.rank, " was taken over by ", worker.address(), " (incarnation ",
-                                         worker.incarnation(), " after ", env_.incarnation, "); this process must end")));
+                                         worker.incarnation(), " after ", env_.incarnation,
+                                         "); this process must end")));
     return;
   }
   if (plan.state() == proto::JOB_FAILED) {
@@ -162,7 +165,8 @@ void CoreImpl::UpdateOwners(const proto::Plan& plan) {
 
 void CoreImpl::Index(TensorState& tensor) {
   for (const auto& partition : tensor.partitions) {
-    if (partition->shape().index >= partitions_.size()) partitions_.resize(partition->shape().index + size_t{1}, nullptr);
+    if (partition->shape().index >= partitions_.size())
+      partitions_.resize(partition->shape().index + size_t{1}, nullptr);
     partitions_[partition->shape().index] = partition.get();
   }
 }
@@ -273,15 +277,16 @@ void CoreImpl::OnTurnEnd() {
 
 absl::StatusOr<std::vector<std::byte>> CoreImpl::Snapshot() const {
   if (ops_.unfinished() != 0) {
-    return absl::FailedPreconditionError(absl::StrCat("a snapshot is taken between steps: ", ops_.unfinished(),
-                                                      " operations are not finished"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("a snapshot is taken between steps: ", ops_.unfinished(), " operations are not finished"));
   }
   return EncodeSnapshot(plan_, env_.rank, ops_.tensors(), barrier_counts_);
 }
 
 absl::Status CoreImpl::Restore(ConstBytes snapshot) {
-  return RestoreSnapshot(snapshot, plan_, env_.rank, ops_,
-                         [this](uint32_t partition) { return admission_.open_round(partition); }, &barrier_counts_);
+  return RestoreSnapshot(
+      snapshot, plan_, env_.rank, ops_, [this](uint32_t partition) { return admission_.open_round(partition); },
+      &barrier_counts_);
 }
 
 WorkerStats CoreImpl::stats() const {
@@ -306,10 +311,11 @@ std::string CoreImpl::Waiting() const {
   const std::string scheduler = member_.Waiting();
   if (ready_) {
     if (!scheduler.empty()) return scheduler;
-    return absl::StrFormat("job %s: not running for %.1f s of %.1f s: %s%s", options_.config.job().name(), seconds(started_),
-                           static_cast<double>(connect_timeout_) / kSecond,
-                           planned_ && !plan_.why().empty() ? plan_.why() : "waits for workers and servers (sluicectl status)",
-                           MissingWorkers());
+    return absl::StrFormat(
+        "job %s: not running for %.1f s of %.1f s: %s%s", options_.config.job().name(), seconds(started_),
+        static_cast<double>(connect_timeout_) / kSecond,
+        planned_ && !plan_.why().empty() ? plan_.why() : "waits for workers and servers (sluicectl status)",
+        MissingWorkers());
   }
   if (std::string waiting = admission_.Waiting(); !waiting.empty()) return waiting;
   const Op* op = ops_.Oldest();
@@ -320,7 +326,9 @@ std::string CoreImpl::Waiting() const {
     std::string text = absl::StrFormat(
         "round %d of tensor %s, %.1f s of %s: partition %d on %s: %s", op->result.round, tensor.spec.name(),
         seconds(op->submitted),
-        op->request.deadline == 0 ? "no limit" : absl::StrFormat("%.1f s", static_cast<double>(op->request.deadline - op->submitted) / kSecond),
+        op->request.deadline == 0
+            ? "no limit"
+            : absl::StrFormat("%.1f s", static_cast<double>(op->request.deadline - op->submitted) / kSecond),
         partition->shape().index, DescribePartition(*partition), partition->Progress());
     absl::StrAppend(&text, MissingWorkers());
     if (!scheduler.empty()) absl::StrAppend(&text, "; and ", scheduler);

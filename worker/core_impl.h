@@ -78,7 +78,9 @@ class CoreImpl final : public WorkerCore {
   void OnError(const transport::FrameHeader& header, const transport::Payload& payload);
   void Reroute(Partition* partition);
   void RetryDue();
-  transport::LinkId LinkFor(const Partition& partition) { return links_.Pick(partition.lane(), partition.shape().index); }
+  transport::LinkId LinkFor(const Partition& partition) {
+    return links_.Pick(partition.lane(), partition.shape().index);
+  }
   Partition* FindPartition(const transport::FrameHeader& header) const;
   std::string DescribePartition(const Partition& partition) const;
   std::string TensorName(uint32_t tensor) const;
@@ -107,9 +109,9 @@ class CoreImpl final : public WorkerCore {
   control::MemberCore member_;
   Admission admission_;
 
-  bool planned_ = false;                       // plan_ is of our job
+  bool planned_ = false;  // plan_ is of our job
   proto::Plan plan_;
-  std::vector<Partition*> partitions_;         // by job-wide index; null = not ours
+  std::vector<Partition*> partitions_;  // by job-wide index; null = not ours
   std::function<void(absl::Status)> ready_;
   TimeNs started_ = 0;
   TimeNs last_scan_ = 0;
@@ -118,7 +120,7 @@ class CoreImpl final : public WorkerCore {
   bool leaving_ = false;
   absl::Status failed_;
   TimeNs last_stall_report_ = 0;
-  TimeNs report_window_ = 0;                   // Report: at most kReportsPerWindow a second
+  TimeNs report_window_ = 0;  // Report: at most kReportsPerWindow a second
   uint32_t reports_in_window_ = 0;
 };
 

@@ -20,7 +20,7 @@ constexpr TimeNs kScanEvery = 20 * kMillisecond;
 // The owner says that this push or pull can never be taken, whatever is repeated.
 bool IsPermanent(absl::StatusCode code) {
   switch (code) {
-    case absl::StatusCode::kDataLoss:            // the payload was damaged on the way: it is sent again
+    case absl::StatusCode::kDataLoss:  // the payload was damaged on the way: it is sent again
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kResourceExhausted:
     case absl::StatusCode::kDeadlineExceeded: return false;
@@ -57,9 +57,9 @@ void CoreImpl::OnFrame(LinkId link, const FrameHeader& header, Payload payload) 
     Dispatch(link, header, payload);
     return;
   }
-  absl::Status status = transport::ForEachInBatch(header, payload.bytes(), [&](const FrameHeader& inner, ConstBytes bytes) {
-    Dispatch(link, inner, payload.Slice(bytes));
-  });
+  absl::Status status = transport::ForEachInBatch(
+      header, payload.bytes(),
+      [&](const FrameHeader& inner, ConstBytes bytes) { Dispatch(link, inner, payload.Slice(bytes)); });
   if (!status.ok()) endpoint_->Close(link, status);
 }
 
@@ -68,7 +68,7 @@ void CoreImpl::OnSent(LinkId link, uint64_t cookie) { queue_.OnSent(link, cookie
 void CoreImpl::OnWritable(LinkId link) { queue_.OnWritable(link); }
 
 void CoreImpl::OnSlotClosed(LinkId link, transport::SlotId slot) {
-  (void)link;   // slots are never reused within an endpoint
+  (void)link;  // slots are never reused within an endpoint
   for (Partition* partition : partitions_) {
     if (partition != nullptr) partition->OnSlotClosed(slot);
   }
@@ -101,7 +101,8 @@ void CoreImpl::Dispatch(LinkId link, const FrameHeader& header, const Payload& p
     case FrameType::kRetry: OnRetry(header); return;
     case FrameType::kError: OnError(header, payload); return;
     default:
-      status = absl::InvalidArgumentError(absl::StrCat("a frame that no server sends to a worker: ", transport::DebugString(header)));
+      status = absl::InvalidArgumentError(
+          absl::StrCat("a frame that no server sends to a worker: ", transport::DebugString(header)));
   }
   // Links end on what cannot be; the exchange goes on over the next one.
   if (!status.ok()) endpoint_->Close(link, status);
@@ -115,7 +116,7 @@ void CoreImpl::OnRetry(const FrameHeader& header) {
   const auto reason = static_cast<transport::RetryReason>(header.aux);
   if ((reason == transport::RetryReason::kTerm && header.term > partition->term()) ||
       reason == transport::RetryReason::kPlan) {
-    member_.RequestPlan();   // OnPlan routes it, if it has moved
+    member_.RequestPlan();  // OnPlan routes it, if it has moved
   }
   partition->RetryAfter(kRetryDelay);
 }
@@ -129,10 +130,10 @@ void CoreImpl::OnError(const FrameHeader& header, const Payload& payload) {
     return;
   }
   const bool pushing = partition->phase() == Partition::Phase::kPushing && header.round == partition->round();
-  if (!pushing && partition->phase() != Partition::Phase::kPulling) return;   // about something that is over
-  const std::string what = absl::StrCat("tensor ", TensorName(partition->shape().tensor), ", partition ",
-                                        partition->shape().index, ", round ", header.round, ": ",
-                                        DescribePartition(*partition), " says: ", text);
+  if (!pushing && partition->phase() != Partition::Phase::kPulling) return;  // about something that is over
+  const std::string what =
+      absl::StrCat("tensor ", TensorName(partition->shape().tensor), ", partition ", partition->shape().index,
+                   ", round ", header.round, ": ", DescribePartition(*partition), " says: ", text);
   if (IsPermanent(code)) {
     Fail(absl::Status(code, what));
     return;

@@ -13,7 +13,7 @@ namespace sluice {
 struct Handle::State {
   std::mutex mutex;
   std::condition_variable changed;
-  bool done = false;             // guarded by mutex, as the rest
+  bool done = false;  // guarded by mutex, as the rest
   bool released = false;
   Status status;
   OpInfo info;

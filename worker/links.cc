@@ -42,7 +42,8 @@ void Links::UpdatePlan(const proto::Plan& plan) {
         connection.retry_at = 0;
         connection.backoff = 0;
         if (connection.link != 0) {
-          endpoint_->Close(connection.link, absl::AbortedError(absl::StrCat("the plan has a newer address of server ", server.id())));
+          endpoint_->Close(connection.link,
+                           absl::AbortedError(absl::StrCat("the plan has a newer address of server ", server.id())));
         }
       }
     }
@@ -157,9 +158,10 @@ std::string Links::Trouble(LaneKey key) const {
   for (const Connection& connection : lane.connections) {
     if (connection.up) return "";
   }
-  return absl::StrFormat("no connection for %.1f s (%s); is sluice-server %s running, and its port reachable from here?",
-                         static_cast<double>(clock_->Now() - lane.down_since) / kSecond,
-                         lane.last_error.ok() ? "connecting" : std::string(lane.last_error.message()), lane.server_id);
+  return absl::StrFormat(
+      "no connection for %.1f s (%s); is sluice-server %s running, and its port reachable from here?",
+      static_cast<double>(clock_->Now() - lane.down_since) / kSecond,
+      lane.last_error.ok() ? "connecting" : std::string(lane.last_error.message()), lane.server_id);
 }
 
 uint64_t Links::bytes_in() const {

@@ -20,7 +20,7 @@
 
 namespace sluice::worker {
 
-using LaneKey = std::pair<uint32_t, uint32_t>;   // server index in the plan, lane
+using LaneKey = std::pair<uint32_t, uint32_t>;  // server index in the plan, lane
 
 class Links {
  public:
@@ -36,23 +36,23 @@ class Links {
 
   std::optional<LaneKey> OnUp(transport::LinkId link);
   std::optional<LaneKey> OnDown(transport::LinkId link, const absl::Status& reason);
-  void OnTick();                                   // tries again what is due, polls the counters
-  void CloseAll(const absl::Status& reason);       // and makes no new ones
+  void OnTick();                              // tries again what is due, polls the counters
+  void CloseAll(const absl::Status& reason);  // and makes no new ones
 
-  std::string Describe(LaneKey lane) const;        // "server s1 lane 0 at 10.0.0.2:7001"
-  std::string Trouble(LaneKey lane) const;         // "" if a link is up; else since when it is not, and why
+  std::string Describe(LaneKey lane) const;  // "server s1 lane 0 at 10.0.0.2:7001"
+  std::string Trouble(LaneKey lane) const;   // "" if a link is up; else since when it is not, and why
   uint64_t bytes_in() const;
   uint64_t bytes_out() const;
   uint64_t reconnects() const { return reconnects_; }
 
  private:
   struct Connection {
-    transport::LinkId link = 0;      // 0 = none
+    transport::LinkId link = 0;  // 0 = none
     bool up = false;
-    bool was_up = false;             // ever: a later success counts as a reconnect
+    bool was_up = false;  // ever: a later success counts as a reconnect
     TimeNs retry_at = 0;
     TimeNs backoff = 0;
-    transport::LinkStats stats;      // of `link`, as last polled
+    transport::LinkStats stats;  // of `link`, as last polled
   };
   struct Lane {
     transport::Address address;
@@ -74,7 +74,7 @@ class Links {
   bool closed_ = false;
   std::map<LaneKey, Lane> lanes_;
   std::unordered_map<transport::LinkId, std::pair<LaneKey, size_t>> by_link_;
-  uint64_t gone_in_ = 0, gone_out_ = 0;            // of links that are gone
+  uint64_t gone_in_ = 0, gone_out_ = 0;  // of links that are gone
   uint64_t reconnects_ = 0;
 };
 

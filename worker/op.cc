@@ -64,8 +64,9 @@ absl::Status OpQueue::Check(const TensorState* tensor, const OpRequest& request)
     return wrong("output", request.output.size());
   }
   if ((push || root) && Overlap(request.input, request.output) && request.input.data() != request.output.data()) {
-    return absl::InvalidArgumentError(absl::StrCat(KindName(request.kind), " of tensor ", tensor->spec.name(),
-                                                   ": input and output overlap in part; give the same memory or apart"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(KindName(request.kind), " of tensor ", tensor->spec.name(),
+                     ": input and output overlap in part; give the same memory or apart"));
   }
   return absl::OkStatus();
 }
@@ -117,7 +118,7 @@ bool OpQueue::Pump() {
     TensorState& tensor = *it->second;
     Op& op = *tensor.ops.front();
     const ReadyKey key = it->first;
-    touched += Step(tensor, op);   // may end the operation, or all of them
+    touched += Step(tensor, op);  // may end the operation, or all of them
     auto again = ready_.find(key);
     if (again != ready_.end() && !tensor.ops.empty() && tensor.ops.front()->id == key.second &&
         tensor.ops.front()->next_partition == tensor.partitions.size() &&
@@ -146,10 +147,12 @@ size_t OpQueue::StepCheck(TensorState& tensor, Op& op) {
     return count * sizeof(float);
   }
   ++env_.stats->refused_nonfinite;
-  op.result.status = absl::InvalidArgumentError(absl::StrFormat(
-      "%s of tensor %s: element %d is %g; nothing was sent, and round %d is still to be pushed (job.on_nonfinite=skip skips "
-      "such a step on all workers)",
-      KindName(op.request.kind), tensor.spec.name(), op.checked + bad, static_cast<double>(chunk[bad]), op.result.round));
+  op.result.status =
+      absl::InvalidArgumentError(absl::StrFormat("%s of tensor %s: element %d is %g; nothing was sent, and round %d is "
+                                                 "still to be pushed (job.on_nonfinite=skip skips "
+                                                 "such a step on all workers)",
+                                                 KindName(op.request.kind), tensor.spec.name(), op.checked + bad,
+                                                 static_cast<double>(chunk[bad]), op.result.round));
   ready_.erase({op.priority, op.id});
   FinishFront(tensor);
   return count * sizeof(float);
@@ -253,12 +256,14 @@ void OpQueue::OnTick() {
       where = absl::StrCat("; partition ", partition->shape().index, ": ", partition->Progress());
       break;
     }
-    CallDone(op, OpResult{.status = absl::DeadlineExceededError(absl::StrFormat(
-                              "%s of tensor %s, round %d: not done %.1f s after it was submitted%s. It goes on; wait for its "
-                              "release before its memory is used again",
-                              KindName(op.request.kind), tensor->spec.name(), op.result.round,
-                              static_cast<double>(now - op.submitted) / kSecond, where)),
-                          .round = op.result.round});
+    CallDone(
+        op,
+        OpResult{.status = absl::DeadlineExceededError(absl::StrFormat(
+                     "%s of tensor %s, round %d: not done %.1f s after it was submitted%s. It goes on; wait for its "
+                     "release before its memory is used again",
+                     KindName(op.request.kind), tensor->spec.name(), op.result.round,
+                     static_cast<double>(now - op.submitted) / kSecond, where)),
+                 .round = op.result.round});
   }
 }
 
@@ -279,7 +284,8 @@ void OpQueue::Fail(const absl::Status& why) {
     Op& op = *tensor->ops.front();
     CallDone(op, OpResult{.status = why, .round = op.result.round});
     op.result.status = why;
-    // A partition not started yet has nothing to wait for. Held at one more, so that the last of them ends the operation.
+    // A partition not started yet has nothing to wait for. Held at one more, so that the last of them ends the
+    // operation.
     op.unfinished -= tensor->partitions.size() - op.next_partition;
     op.next_partition = tensor->partitions.size();
     op.checked = tensor->elements;

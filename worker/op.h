@@ -2,13 +2,16 @@
 //
 // Life of an operation
 //   1. Submit     joins the queue of its tensor; the first one in the queue runs.
-//   2. check      (pushes) the whole input is looked through for NaN and infinity before a partition is touched, so that a
+//   2. check      (pushes) the whole input is looked through for NaN and infinity before a partition is touched, so
+//   that a
 //                 refused operation has changed nothing: its round is not used up. Done in chunks.
-//   3. start      each partition is encoded and handed to the sender, most urgent operation first. A turn does a bounded
+//   3. start      each partition is encoded and handed to the sender, most urgent operation first. A turn does a
+//   bounded
 //                 amount of 2 and 3, so frames flow meanwhile and an urgent operation gets ahead of a large one.
 //   4. answers    a partition that has gone idle counts off; the last one completes the operation, and the next starts.
 //   5. done       called from RunDeferred, never from inside Submit. A deadline or Cancel calls it early; 2 to 4 go on
-//                 regardless, since the other workers' round needs this push; `released` follows after the last partition.
+//                 regardless, since the other workers' round needs this push; `released` follows after the last
+//                 partition.
 #pragma once
 
 #include <cstdint>
@@ -32,16 +35,16 @@ namespace sluice::worker {
 struct Op {
   uint64_t id = 0;
   OpRequest request;
-  std::function<void(const OpResult&)> done;        // null once called
+  std::function<void(const OpResult&)> done;  // null once called
   std::function<void()> released;
   int32_t priority = 0;
   TimeNs submitted = 0;
 
   bool running = false;
-  bool nonfinite = false;          // policy skip: push without payload
-  size_t checked = 0;              // elements of the input that are known to be finite
-  size_t next_partition = 0;       // to be started
-  size_t unfinished = 0;           // partitions that are not idle again
+  bool nonfinite = false;     // policy skip: push without payload
+  size_t checked = 0;         // elements of the input that are known to be finite
+  size_t next_partition = 0;  // to be started
+  size_t unfinished = 0;      // partitions that are not idle again
   OpResult result;
 };
 
@@ -51,9 +54,9 @@ struct TensorState {
   size_t elements = 0;
   uint64_t next_round = 0;
   bool admitted = false;
-  std::unique_ptr<compression::Codec> codec, reply_codec;   // reply_codec: replies are changes; null = they are values
+  std::unique_ptr<compression::Codec> codec, reply_codec;  // reply_codec: replies are changes; null = they are values
   std::vector<std::unique_ptr<Partition>> partitions;
-  std::deque<std::unique_ptr<Op>> ops;              // the front one runs
+  std::deque<std::unique_ptr<Op>> ops;  // the front one runs
 
   // Rounds that the queued operations will take.
   uint64_t RoundsWaiting() const {
@@ -68,8 +71,8 @@ class OpQueue {
   struct Env {
     const Clock* clock = nullptr;
     WorkerStats* stats = nullptr;
-    std::function<transport::LinkId(const Partition&)> link;   // up link for a partition, or 0
-    std::function<void(absl::Status)> fail;                    // the worker cannot go on (no memory, say)
+    std::function<transport::LinkId(const Partition&)> link;  // up link for a partition, or 0
+    std::function<void(absl::Status)> fail;                   // the worker cannot go on (no memory, say)
   };
   explicit OpQueue(Env env) : env_(std::move(env)) {}
 
@@ -83,7 +86,7 @@ class OpQueue {
 
   uint64_t Submit(const OpRequest& request, std::function<void(const OpResult&)> done, std::function<void()> released);
   void Cancel(uint64_t id);
-  void OnTick();                                     // deadlines
+  void OnTick();  // deadlines
   // Steps 2 and 3, a bounded amount. True if there is more.
   bool Pump();
   bool has_work() const { return !ready_.empty() || !deferred_.empty(); }
@@ -94,12 +97,12 @@ class OpQueue {
 
   size_t unfinished() const { return by_id_.size(); }
   const absl::Status& failed() const { return failed_; }
-  const Op* Oldest() const;                          // of those whose end is waited for; null if there is none
+  const Op* Oldest() const;  // of those whose end is waited for; null if there is none
   float next_rate() const { return next_rate_; }
   void set_next_rate(float rate) { next_rate_ = rate; }
 
  private:
-  using ReadyKey = std::pair<int32_t, uint64_t>;     // priority, id
+  using ReadyKey = std::pair<int32_t, uint64_t>;  // priority, id
 
   absl::Status Check(const TensorState* tensor, const OpRequest& request) const;
   void StartFront(TensorState& tensor);
@@ -108,7 +111,7 @@ class OpQueue {
   size_t StepCheck(TensorState& tensor, Op& op);
   size_t StepStart(TensorState& tensor, Op& op);
   void FinishFront(TensorState& tensor);
-  void CallDone(Op& op, OpResult result);            // deferred
+  void CallDone(Op& op, OpResult result);  // deferred
   bool NeedsCheck(const Op& op) const;
 
   Env env_;
@@ -116,7 +119,7 @@ class OpQueue {
   uint32_t rank_ = 0;
   std::map<uint32_t, std::unique_ptr<TensorState>> tensors_;
   std::unordered_map<uint64_t, Op*> by_id_;
-  std::map<ReadyKey, TensorState*> ready_;           // tensors whose front operation has work to do
+  std::map<ReadyKey, TensorState*> ready_;  // tensors whose front operation has work to do
   std::set<std::pair<TimeNs, uint64_t>> deadlines_;
   std::deque<std::function<void()>> deferred_;
   uint64_t next_id_ = 1;

@@ -177,7 +177,7 @@ void Partition::Route(LinkId link) {
   if (route_waits_) return;
   if (link_ != 0) {
     if (absl::Status status = OpenSlot(); !status.ok()) {
-      RetryAfter(env_->resend);   // no memory for a staging buffer: try again later
+      RetryAfter(env_->resend);  // no memory for a staging buffer: try again later
       return;
     }
   }
@@ -221,17 +221,18 @@ absl::StatusOr<std::optional<ConstBytes>> Partition::Collect(const FrameHeader& 
   }
   if (header.total_bytes != reassembler_->total()) {
     return absl::InvalidArgumentError(absl::StrCat("stripes of different messages in one slot: first of ",
-                                                   reassembler_->total(), " bytes, then ", transport::DebugString(header)));
+                                                   reassembler_->total(), " bytes, then ",
+                                                   transport::DebugString(header)));
   }
   SLUICE_RETURN_IF_ERROR(reassembler_->Add(header.stripe_offset, header.payload_bytes));
   std::byte* place = target_.data() + header.stripe_offset;
-  if (payload.data() != place) std::memcpy(place, payload.data(), payload.size());   // not received into the slot
+  if (payload.data() != place) std::memcpy(place, payload.data(), payload.size());  // not received into the slot
   if (!reassembler_->complete()) return std::nullopt;
   return ConstBytes(target_.first(header.total_bytes));
 }
 
 absl::Status Partition::OnReply(const FrameHeader& header, const Payload& payload) {
-  if (phase_ != Phase::kPushing || header.round != push_.round) return absl::OkStatus();   // a repeat
+  if (phase_ != Phase::kPushing || header.round != push_.round) return absl::OkStatus();  // a repeat
   ConstBytes bytes;
   if (header.type == transport::FrameType::kReply) {
     SLUICE_ASSIGN_OR_RETURN(std::optional<ConstBytes> whole, Collect(header, payload));
@@ -281,14 +282,15 @@ absl::Status Partition::TakeValue(const FrameHeader& header, ConstBytes bytes, s
     return absl::DataLossError(absl::StrCat("an answer without its value: ", transport::DebugString(header)));
   }
   const std::span<float> into = change ? std::span<float>(replica_) : output;
-  if (into.empty()) return absl::OkStatus();   // an admission that needs the round only
+  if (into.empty()) return absl::OkStatus();  // an admission that needs the round only
   const compression::Codec* decoder = compression::DecoderFor(header.codec);
   if (decoder == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("codec ", header.codec, " is unknown: ", transport::DebugString(header)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("codec ", header.codec, " is unknown: ", transport::DebugString(header)));
   }
   const MutableBytes raw = AsWritableBytes(into);
   if (bytes.data() == raw.data() && decoder->lossless()) {
-    if (bytes.size() == raw.size()) return absl::OkStatus();   // it has landed where it belongs
+    if (bytes.size() == raw.size()) return absl::OkStatus();  // it has landed where it belongs
     return absl::InvalidArgumentError(absl::StrCat("a value of another size: ", transport::DebugString(header)));
   }
   if (bytes.data() == raw.data()) {
@@ -304,7 +306,8 @@ absl::Status Partition::TakeValue(const FrameHeader& header, ConstBytes bytes, s
 absl::Status Partition::TakeChange(const FrameHeader& header, ConstBytes bytes, std::span<float> output) {
   const compression::Codec* decoder = compression::DecoderFor(header.codec);
   if (decoder == nullptr || reply_codec_ == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat("a change that was not asked for: ", transport::DebugString(header)));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a change that was not asked for: ", transport::DebugString(header)));
   }
   if (!bytes.empty()) {
     // Checked first: a bad one must not leave the replica half changed.
@@ -318,7 +321,7 @@ absl::Status Partition::TakeChange(const FrameHeader& header, ConstBytes bytes, 
 void Partition::SettleResidual(uint16_t flags) {
   if (!residual_pending_) return;
   residual_pending_ = false;
-  if ((flags & transport::kFlagSkipped) != 0) return;   // the whole step counts as not done: the old residual stays
+  if ((flags & transport::kFlagSkipped) != 0) return;  // the whole step counts as not done: the old residual stays
   residual_.swap(residual_next_);
   residual_rate_ = residual_rate_next_;
   if ((flags & transport::kFlagRejected) != 0) {
@@ -369,7 +372,7 @@ void Partition::MaybeIdle() {
   if (phase_ != Phase::kDraining || payload_held_ || closing_slot_ != 0) return;
   phase_ = Phase::kIdle;
   link_ = 0;
-  if (reply_codec_ == nullptr && pull_.admit) staging_.reset();   // an admission's only
+  if (reply_codec_ == nullptr && pull_.admit) staging_.reset();  // an admission's only
   pull_ = Pull{};
   env_->on_idle(this);
 }
@@ -380,14 +383,16 @@ std::string Partition::Progress() const {
     case Phase::kPushing:
       if (link_ == 0) return absl::StrFormat("waits for a connection for %.1f s", seconds);
       if (state_ == transport::PushState::kReceived) {
-        return absl::StrFormat("pushed %.1f s ago and received; the round waits for other workers (sluicectl status)", seconds);
+        return absl::StrFormat("pushed %.1f s ago and received; the round waits for other workers (sluicectl status)",
+                               seconds);
       }
       if (state_ == transport::PushState::kQueued) {
         return absl::StrFormat("announced %.1f s ago; the server has no memory free for it (data.pool_bytes)", seconds);
       }
       return absl::StrFormat("sent %.1f s ago, no answer yet", seconds);
     case Phase::kPulling: return absl::StrFormat("asked %.1f s ago, no value yet", seconds);
-    case Phase::kDraining: return absl::StrFormat("answered; the transport still holds its memory after %.1f s", seconds);
+    case Phase::kDraining:
+      return absl::StrFormat("answered; the transport still holds its memory after %.1f s", seconds);
     case Phase::kIdle: break;
   }
   return "idle";

@@ -1,19 +1,24 @@
-// A partition's client side: residual, replica, encoded payload, reply slot, reassembly, decode. One exchange at a time.
+// A partition's client side: residual, replica, encoded payload, reply slot, reassembly, decode. One exchange at a
+// time.
 //
 // A push of round t
 //   1. StartPush   encodes gradient + residual into the partition's own buffer; the new residual goes to the other half
 //                  of a pair. Without a codec the payload is the caller's memory. A reply slot is opened on the link.
 //   2.             StreamSender brings it to the owner, over whatever link Route names.
 //   3. OnReply     stripes land in the slot, or whole in a batch. The last one ends the push.
-//   4. Finish      the residual pair is swapped, unless the step was skipped: then the old residual stays. Was this push
+//   4. Finish      the residual pair is swapped, unless the step was skipped: then the old residual stays. Was this
+//   push
 //                  alone dropped (REJECTED), then it is swapped and the decoded payload is added back.
-//   5. Drain       until nothing touches the payload and the slot any more; then on_idle. (2 may still be sending a repeat.)
+//   5. Drain       until nothing touches the payload and the slot any more; then on_idle. (2 may still be sending a
+//   repeat.)
 // A pull
-//   1. StartPull   opens a slot, sends PULL with a number of its own. OnTick asks again, with a new number and slot, when
+//   1. StartPull   opens a slot, sends PULL with a number of its own. OnTick asks again, with a new number and slot,
+//   when
 //                  nothing has arrived for a while: so bytes of two answers never mix.
 //   2. OnValue     as OnReply. 3. Drain.
 // Where the slot lies: in the caller's output if the answer is plain fp32, else in a staging buffer. Answers of up to
-// eager_bytes need no slot; these, and whole ones that come by reference, are decoded from where the transport has them.
+// eager_bytes need no slot; these, and whole ones that come by reference, are decoded from where the transport has
+// them.
 #pragma once
 
 #include <algorithm>
@@ -52,10 +57,10 @@ struct PartitionEnv {
   std::function<void(Partition*)> on_idle;  // an exchange has ended and nothing touches its memory; never from Start…
   uint32_t job = 0, rank = 0, incarnation = 0;
   uint64_t plan_version = 0;
-  bool optimizer = false;                   // rates mean something
+  bool optimizer = false;  // rates mean something
   size_t eager_bytes = 16 << 10;
   TimeNs resend = kSecond;
-  uint64_t next_request = 1;                // numbers of pulls
+  uint64_t next_request = 1;  // numbers of pulls
 };
 
 class Partition {
@@ -64,25 +69,25 @@ class Partition {
 
   struct Shape {
     uint32_t tensor = 0;
-    uint32_t index = 0;        // job-wide
-    size_t offset = 0;         // first element in its tensor
+    uint32_t index = 0;  // job-wide
+    size_t offset = 0;   // first element in its tensor
     size_t elements = 0;
   };
   struct Push {
     uint64_t round = 0;
-    uint16_t flags = 0;                 // kFlagAssign, kFlagEmpty, kFlagNonfinite
-    std::span<const float> gradient;    // empty with kFlagEmpty and kFlagNonfinite
-    std::span<float> output;            // empty = not wanted
+    uint16_t flags = 0;               // kFlagAssign, kFlagEmpty, kFlagNonfinite
+    std::span<const float> gradient;  // empty with kFlagEmpty and kFlagNonfinite
+    std::span<float> output;          // empty = not wanted
     int32_t priority = 0;
   };
   struct Pull {
-    uint64_t round = 0;                 // rounds that must have been applied
+    uint64_t round = 0;  // rounds that must have been applied
     bool admit = false;
-    std::span<float> output;            // may be empty with admit
+    std::span<float> output;  // may be empty with admit
   };
   struct Answer {
     absl::Status status;
-    uint64_t round = 0;                 // of a push: the one that was applied; of a pull: the next one
+    uint64_t round = 0;  // of a push: the one that was applied; of a pull: the next one
     uint16_t flags = 0;
     uint32_t contributors = 0;
   };
@@ -119,11 +124,11 @@ class Partition {
   absl::Status OnValue(const transport::FrameHeader& header, const transport::Payload& payload);
   void NoteState(transport::PushState state) { state_ = state; }
 
-  void OnPayloadReleased();                           // StreamSender::released
+  void OnPayloadReleased();  // StreamSender::released
   void OnSlotClosed(transport::SlotId slot);
-  bool PullIsSilent() const;                          // nothing has come for the resend interval: Route again
+  bool PullIsSilent() const;  // nothing has come for the resend interval: Route again
   void AskLessOften() { pull_interval_ = std::min(pull_interval_ * 2, 8 * env_->resend); }
-  void Abandon(absl::Status why);                     // ends the exchange without an answer; on_idle follows
+  void Abandon(absl::Status why);  // ends the exchange without an answer; on_idle follows
   // "pushed 3.2 s ago, received by the server, waits for other workers": the running exchange, for people.
   std::string Progress() const;
   TimeNs since() const { return since_; }
@@ -131,8 +136,8 @@ class Partition {
   // State that survives in a snapshot.
   struct Saved {
     uint32_t rate_bits = 0, residual_rate_bits = 0;
-    std::span<const float> residual;                  // empty = zeros
-    std::span<const float> replica;                   // empty = none
+    std::span<const float> residual;  // empty = zeros
+    std::span<const float> replica;   // empty = none
   };
   Saved Save() const;
   absl::Status Restore(const Saved& saved);
@@ -143,7 +148,8 @@ class Partition {
   void CloseSlot();
   void SendPull();
   // The message's bytes once it is whole; nullopt = more to come, or not for us.
-  absl::StatusOr<std::optional<ConstBytes>> Collect(const transport::FrameHeader& header, const transport::Payload& payload);
+  absl::StatusOr<std::optional<ConstBytes>> Collect(const transport::FrameHeader& header,
+                                                    const transport::Payload& payload);
   absl::Status TakeValue(const transport::FrameHeader& header, ConstBytes bytes, std::span<float> output);
   absl::Status TakeChange(const transport::FrameHeader& header, ConstBytes bytes, std::span<float> output);
   void SettleResidual(uint16_t flags);
@@ -160,35 +166,35 @@ class Partition {
   LaneKey lane_{0, 0};
   uint32_t term_ = 0;
   transport::LinkId link_ = 0;
-  TimeNs since_ = 0;             // start of the exchange
-  TimeNs retry_at_ = 0;          // 0 = none
+  TimeNs since_ = 0;     // start of the exchange
+  TimeNs retry_at_ = 0;  // 0 = none
   std::optional<transport::PushState> state_;
 
   Push push_;
   Pull pull_;
-  uint64_t request_ = 0;         // of the running pull
-  TimeNs heard_ = 0;             // last stripe or request of the pull
+  uint64_t request_ = 0;  // of the running pull
+  TimeNs heard_ = 0;      // last stripe or request of the pull
   TimeNs pull_interval_ = 0;
   Answer answer_;
 
-  std::shared_ptr<std::byte> encoded_;          // payload, if a codec is in the way
+  std::shared_ptr<std::byte> encoded_;  // payload, if a codec is in the way
   size_t encoded_bytes_ = 0;
-  bool payload_held_ = false;                   // the sender may still touch the payload
-  std::shared_ptr<std::byte> staging_;          // where answers land that cannot land in the caller's output
-  MutableBytes target_;                         // the slot's memory
+  bool payload_held_ = false;           // the sender may still touch the payload
+  std::shared_ptr<std::byte> staging_;  // where answers land that cannot land in the caller's output
+  MutableBytes target_;                 // the slot's memory
   transport::SlotId slot_ = 0;
   transport::LinkId slot_link_ = 0;
-  transport::SlotId closing_slot_ = 0;          // being revoked while the peer is in the middle of it
+  transport::SlotId closing_slot_ = 0;  // being revoked while the peer is in the middle of it
   transport::LinkId closing_link_ = 0;
-  bool route_waits_ = false;                    // Route came while closing_slot_ was there: again when it is gone
+  bool route_waits_ = false;  // Route came while closing_slot_ was there: again when it is gone
   std::optional<transport::Reassembler> reassembler_;
   std::pair<uint32_t, uint64_t> reassembling_;  // attempt and round of the stripes that are counted
 
-  uint32_t rate_bits_ = 0;                      // of the next round, as the owner said
+  uint32_t rate_bits_ = 0;  // of the next round, as the owner said
   float residual_rate_ = 0;
   float residual_rate_next_ = 0;
   std::vector<float> residual_, residual_next_;
-  bool residual_pending_ = false;               // residual_next_ belongs to the push that runs
+  bool residual_pending_ = false;  // residual_next_ belongs to the push that runs
   std::vector<float> replica_;
 };
 

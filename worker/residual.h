@@ -1,5 +1,5 @@
-// How an error-feedback residual follows the learning rate. The residual is kept in gradient units, so the same error in
-// the parameters means another residual when the rate changes: scale = old rate / new rate.
+// How an error-feedback residual follows the learning rate. The residual is kept in gradient units, so the same error
+// in the parameters means another residual when the rate changes: scale = old rate / new rate.
 //
 // Rules (docs/design.md, "Compression"): clamped, so that one jump of a schedule cannot blow the residual up, and never
 // through a zero rate, which keeps the last rate that was not zero.

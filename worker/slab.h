@@ -1,5 +1,5 @@
-// Memory of the endpoint for payloads that live as long as their partition. Small pieces share slabs, so that ten thousand
-// small tensors do not become ten thousand mappings; large ones have a mapping each. Single-threaded.
+// Memory of the endpoint for payloads that live as long as their partition. Small pieces share slabs, so that ten
+// thousand small tensors do not become ten thousand mappings; large ones have a mapping each. Single-threaded.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace sluice::worker {
 class SlabAllocator {
  public:
   static constexpr size_t kSlabBytes = 1 << 20;
-  static constexpr size_t kOwnMapping = kSlabBytes / 4;   // pieces from this size are not carved out of slabs
+  static constexpr size_t kOwnMapping = kSlabBytes / 4;  // pieces from this size are not carved out of slabs
   static constexpr size_t kAlign = 64;
 
   explicit SlabAllocator(transport::Endpoint* endpoint) : endpoint_(endpoint) {}

@@ -76,7 +76,7 @@ class Reader {
 
 struct SavedPartition {
   uint32_t rate_bits = 0, residual_rate_bits = 0;
-  ConstBytes residual, replica;   // fp32, at any alignment
+  ConstBytes residual, replica;  // fp32, at any alignment
 };
 
 struct SavedTensor {
@@ -86,7 +86,8 @@ struct SavedTensor {
 };
 
 absl::Status Bad(std::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat("the snapshot is damaged: ", absl::string_view(what.data(), what.size())));
+  return absl::InvalidArgumentError(
+      absl::StrCat("the snapshot is damaged: ", absl::string_view(what.data(), what.size())));
 }
 
 absl::StatusOr<SavedTensor> ReadTensor(Reader& in, OpQueue& ops, const std::function<uint64_t(uint32_t)>& open_round) {
@@ -98,11 +99,13 @@ absl::StatusOr<SavedTensor> ReadTensor(Reader& in, OpQueue& ops, const std::func
   if (!in.ok()) return Bad("it ends early");
   saved.tensor = ops.FindByName(name);
   if (saved.tensor == nullptr || saved.tensor->elements != elements || saved.tensor->partitions.size() != partitions) {
-    return absl::FailedPreconditionError(absl::StrCat("the snapshot has tensor ", name, " with ", elements, " elements in ",
-                                                      partitions, " partitions, which is not registered like that"));
+    return absl::FailedPreconditionError(absl::StrCat("the snapshot has tensor ", name, " with ", elements,
+                                                      " elements in ", partitions,
+                                                      " partitions, which is not registered like that"));
   }
   if (saved.tensor->next_round == UINT64_MAX || !saved.tensor->ops.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("tensor ", name, " is in use already; restore before the first operation"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("tensor ", name, " is in use already; restore before the first operation"));
   }
   for (const auto& partition : saved.tensor->partitions) {
     SavedPartition out;
@@ -116,11 +119,11 @@ absl::StatusOr<SavedTensor> ReadTensor(Reader& in, OpQueue& ops, const std::func
     if (!in.ok()) return Bad("it ends early");
     const uint64_t open = open_round(partition->shape().index);
     if (open != saved.next_round && open != saved.next_round + 1) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "the snapshot goes on with round ", saved.next_round, " of tensor ", name, ", but the owner of partition ",
-          partition->shape().index, " is at round ", open,
-          open > saved.next_round ? ": the job went on without this worker for too long"
-                                  : ": the owner has lost its state (was it started again?)"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("the snapshot goes on with round ", saved.next_round, " of tensor ", name,
+                       ", but the owner of partition ", partition->shape().index, " is at round ", open,
+                       open > saved.next_round ? ": the job went on without this worker for too long"
+                                               : ": the owner has lost its state (was it started again?)"));
     }
     saved.partitions.push_back(out);
   }
@@ -172,20 +175,23 @@ absl::Status RestoreSnapshot(ConstBytes snapshot, const proto::Plan& plan, uint3
                              std::map<std::string, uint64_t>* barrier_counts) {
   if (snapshot.size() < kMagic.size() + sizeof(uint64_t)) return Bad("it ends early");
   const ConstBytes body = snapshot.first(snapshot.size() - sizeof(uint64_t));
-  if (LoadLe<uint64_t>(snapshot.data() + body.size()) != transport::HashBytes(body)) return Bad("its hash does not match");
+  if (LoadLe<uint64_t>(snapshot.data() + body.size()) != transport::HashBytes(body))
+    return Bad("its hash does not match");
   Reader in(body);
   const ConstBytes magic = in.GetBytes(kMagic.size());
   if (std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0) return Bad("it does not begin as one");
   if (const uint32_t version = in.Get<uint32_t>(); version != kVersion) {
-    return absl::FailedPreconditionError(absl::StrCat("the snapshot has version ", version, ", this release reads ", kVersion));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the snapshot has version ", version, ", this release reads ", kVersion));
   }
   const uint32_t of_rank = in.Get<uint32_t>();
   const uint64_t uid = in.Get<uint64_t>();
   const uint32_t tensor_count = in.Get<uint32_t>();
   const uint32_t barriers = in.Get<uint32_t>();
   if (uid != plan.uid() || of_rank != rank) {
-    return absl::FailedPreconditionError(absl::StrCat("the snapshot is of rank ", of_rank, " of job uid ", absl::Hex(uid),
-                                                      "; this is rank ", rank, " of job uid ", absl::Hex(plan.uid())));
+    return absl::FailedPreconditionError(absl::StrCat("the snapshot is of rank ", of_rank, " of job uid ",
+                                                      absl::Hex(uid), "; this is rank ", rank, " of job uid ",
+                                                      absl::Hex(plan.uid())));
   }
   std::vector<SavedTensor> tensors;
   for (uint32_t i = 0; i < tensor_count; ++i) {
@@ -199,8 +205,8 @@ absl::Status RestoreSnapshot(ConstBytes snapshot, const proto::Plan& plan, uint3
   }
   if (!in.ok() || !in.at_end()) return Bad("its length is not what it says");
   if (tensors.size() != ops.tensors().size()) {
-    return absl::FailedPreconditionError(absl::StrCat("the snapshot has ", tensors.size(), " tensors, ",
-                                                      ops.tensors().size(), " are registered"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the snapshot has ", tensors.size(), " tensors, ", ops.tensors().size(), " are registered"));
   }
   // From here on only a partition whose codec or reply changed can refuse; the job's configuration is fixed by its uid.
   for (SavedTensor& saved : tensors) {

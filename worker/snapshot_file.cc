@@ -21,7 +21,7 @@ namespace {
 // u64 magic, u64 sequence, u64 bytes of core, u64 bytes of user, u64 hash of core, u64 hash of user, u64 hash of the 48
 // bytes before; then core, then user.
 constexpr size_t kHeaderBytes = 56;
-constexpr uint64_t kMagic = 0x3130534E53434C53;   // "SLCSNS01"
+constexpr uint64_t kMagic = 0x3130534E53434C53;  // "SLCSNS01"
 constexpr uint64_t kMaxBytes = uint64_t{1} << 40;
 
 absl::Status Errno(const std::string& what, const std::string& path) {

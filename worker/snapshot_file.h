@@ -1,8 +1,8 @@
 // The newest snapshot on disk, safe against the death of this process at any instant.
 //
-// Two files, PATH.0 and PATH.1. A write goes over the older one, and its header carries a sequence number and a hash over
-// everything: a torn write does not match its hash, and the other file still does. Nothing is synced to the disk: the page
-// cache survives the process. Not against the loss of the machine.
+// Two files, PATH.0 and PATH.1. A write goes over the older one, and its header carries a sequence number and a hash
+// over everything: a torn write does not match its hash, and the other file still does. Nothing is synced to the disk:
+// the page cache survives the process. Not against the loss of the machine.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace sluice::worker {
 class SnapshotFile {
  public:
   struct Content {
-    std::vector<std::byte> core;   // WorkerCore::Snapshot
-    std::vector<std::byte> user;   // the trainer's
+    std::vector<std::byte> core;  // WorkerCore::Snapshot
+    std::vector<std::byte> user;  // the trainer's
   };
 
   // The directory is made if it is missing.
@@ -32,7 +32,7 @@ class SnapshotFile {
   absl::Status Write(ConstBytes core, ConstBytes user);
   // The newer of the two that is whole; nullopt if none is.
   absl::StatusOr<std::optional<Content>> ReadNewest() const;
-  void Remove();                   // from the directory: the job has ended
+  void Remove();  // from the directory: the job has ended
 
   const std::string& path() const { return path_; }
 
@@ -41,8 +41,8 @@ class SnapshotFile {
 
   std::string path_;
   int fds_[2] = {-1, -1};
-  uint64_t sequence_ = 0;          // of the newest
-  int newest_ = 1;                 // index of its file
+  uint64_t sequence_ = 0;  // of the newest
+  int newest_ = 1;         // index of its file
 };
 
 }  // namespace sluice::worker

@@ -16,7 +16,8 @@ std::vector<std::byte> Bytes(const std::string& text) {
 
 class SnapshotFileTest : public testing::Test {
  protected:
-  SnapshotFileTest() : directory_(testing::TempDir() + "/snapshots/" + testing::UnitTest::GetInstance()->current_test_info()->name()) {
+  SnapshotFileTest()
+      : directory_(testing::TempDir() + "/snapshots/" + testing::UnitTest::GetInstance()->current_test_info()->name()) {
     std::filesystem::remove_all(directory_);
   }
   SnapshotFile Open() {
@@ -47,20 +48,20 @@ TEST_F(SnapshotFileTest, NewestOfManyIsFoundByTheNextLife) {
   }
 }
 
-// A kill in the middle of a write leaves any prefix of it over the older file; the newer one must be found whichever byte
-// was the last.
+// A kill in the middle of a write leaves any prefix of it over the older file; the newer one must be found whichever
+// byte was the last.
 TEST_F(SnapshotFileTest, TornWriteLeavesThePreviousOne) {
   {
     SnapshotFile file = Open();
-    ASSERT_TRUE(file.Write(Bytes("first"), Bytes("one")).ok());    // file 1
-    ASSERT_TRUE(file.Write(Bytes("second"), Bytes("two")).ok());   // file 0
+    ASSERT_TRUE(file.Write(Bytes("first"), Bytes("one")).ok());   // file 1
+    ASSERT_TRUE(file.Write(Bytes("second"), Bytes("two")).ok());  // file 0
   }
   const std::string torn = directory_ + "/job-rank0.1";
   std::filesystem::copy_file(torn, torn + ".before");
   std::string third;
   {
     SnapshotFile file = Open();
-    ASSERT_TRUE(file.Write(Bytes("third!"), Bytes("three")).ok());   // over file 1
+    ASSERT_TRUE(file.Write(Bytes("third!"), Bytes("three")).ok());  // over file 1
     std::ifstream in(torn, std::ios::binary);
     third.assign(std::istreambuf_iterator<char>(in), {});
   }

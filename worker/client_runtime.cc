@@ -1,0 +1,161 @@
+#include "worker/client_runtime.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "base/host.h"
+#include "base/status_macros.h"
+#include "transport/auto/auto_endpoint.h"
+
+namespace sluice::worker {
+namespace {
+
+constexpr TimeNs kTick = 20 * kMillisecond;
+
+// Rises from life to life; the scheduler names another one in Welcome if it knows better.
+uint32_t Incarnation() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
+}
+
+}  // namespace
+
+// Stages of a partition's way, as a trace: work on this thread nests, waits overlap.
+class Runtime::Tracing : public WorkerObserver {
+ public:
+  explicit Tracing(TraceTrack* track) : track_(track) {}
+  void OnStage(Stage stage, uint32_t tensor, uint32_t partition, uint64_t round, TimeNs begin, TimeNs end) override {
+    const TraceArgs args{.tensor = tensor, .partition = partition, .round = round};
+    switch (stage) {
+      case Stage::kEncode: track_->Work("encode", begin, end, args); break;
+      case Stage::kDecode: track_->Work("decode", begin, end, args); break;
+      case Stage::kFuse: track_->Wait("fuse", begin, end, args); break;
+      case Stage::kQueue: track_->Wait("queue", begin, end, args); break;
+      case Stage::kSend: track_->Wait("send", begin, end, args); break;
+      case Stage::kWait: track_->Wait("push to reply", begin, end, args); break;
+    }
+  }
+
+ private:
+  TraceTrack* const track_;
+};
+
+Runtime::Runtime(const proto::Config& config)
+    : config_(config),
+      log_(absl::StrCat("worker ", config.job().name())),
+      registry_({{"role", "worker"}, {"job", config.job().name()}}) {}
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(const proto::Config& config, int rank) {
+  std::unique_ptr<Runtime> runtime(new Runtime(config));
+  SLUICE_RETURN_IF_ERROR(runtime->Init(rank));
+  const absl::Status ready = runtime->Await<absl::Status>(
+      [&](std::function<void(absl::Status)> done) { runtime->core().Start(std::move(done)); });
+  SLUICE_RETURN_IF_ERROR(ready);
+  return runtime;
+}
+
+absl::Status Runtime::Init(int rank) {
+  if (!config_.node().trace().empty()) {
+    tracer_ =
+        std::make_unique<Tracer>(Tracer::Options{.process = absl::StrCat("worker ", HostAndPid()), .clock = &clock_});
+    tracing_ = std::make_unique<Tracing>(tracer_->AddTrack("loop"));
+  }
+  SLUICE_RETURN_IF_ERROR(StartMetrics());
+  SLUICE_ASSIGN_OR_RETURN(loop_, transport::Loop::Create());
+  loop_->set_spin(config_.data().spin_us() * kMicrosecond);
+  transport::AutoOptions endpoint;
+  endpoint.data = config_.data();
+  SLUICE_ASSIGN_OR_RETURN(endpoint_, transport::AutoEndpoint::Create(loop_.get(), std::move(endpoint)));
+
+  WorkerCoreOptions options;
+  options.config = config_;
+  options.rank = rank;
+  options.id = HostAndPid();
+  options.incarnation = Incarnation();
+  options.observer = tracing_.get();
+  options.report = [this](const std::string& text) { log_.Warn(text); };
+  control::MemberCore::Output output;
+  output.send = [this](const proto::MemberMessage& message) { session_->Send(message); };
+  output.reconnect = [this](TimeNs delay) { session_->Open(delay); };
+  core_ = WorkerCore::Create(std::move(options), endpoint_.get(), &clock_, std::move(output));
+  control::GrpcSession::Callbacks callbacks;
+  callbacks.up = [this] { core_->member().OnStreamUp(); };
+  callbacks.down = [this](absl::Status status) { core_->member().OnStreamDown(status); };
+  callbacks.message = [this](proto::SchedulerMessage message) { core_->member().OnMessage(message); };
+  session_ = control::GrpcSession::Create(config_.node().scheduler(), loop_.get(), std::move(callbacks));
+  loop_->AtTurnEnd([this] { TurnEnd(); });
+  loop_->After(kTick, [this] { Tick(); });
+  thread_ = std::thread([this] { loop_->Run(); });
+  return absl::OkStatus();
+}
+
+Runtime::~Runtime() {
+  if (thread_.joinable()) {
+    // On the loop's thread, in this order: no callback of the stream or a link finds something that is gone.
+    loop_->Post([this] {
+      session_.reset();
+      endpoint_.reset();
+    });
+    loop_->Stop();
+    thread_.join();
+  }
+  metrics_http_.reset();
+  core_.reset();  // what waits for an operation hears of it when its callbacks are destroyed
+  if (absl::Status status = WriteTrace(); !status.ok()) log_.Error(status.ToString());
+}
+
+void Runtime::Tick() {
+  if (endpoint_ == nullptr) return;
+  core_->OnTick();
+  published_.Set(core_->stats());
+  loop_->After(kTick, [this] { Tick(); });
+}
+
+// The core does a bounded amount a turn, so that frames flow meanwhile: another turn at once if there is more, and one
+// when a fused frame has waited long enough.
+void Runtime::TurnEnd() {
+  if (endpoint_ == nullptr) return;
+  core_->OnTurnEnd();
+  if (core_->HasWork()) {
+    if (!std::exchange(turn_wanted_, true)) loop_->After(0, [this] { turn_wanted_ = false; });
+    return;
+  }
+  const TimeNs next = core_->NextDeadline();
+  if (next == INT64_MAX || next >= turn_at_) return;
+  turn_at_ = next;
+  loop_->After(std::max<TimeNs>(next - clock_.Now(), 1), [this] { turn_at_ = INT64_MAX; });
+}
+
+absl::Status Runtime::StartMetrics() {
+  if (config_.node().metrics_port() < 0) return absl::OkStatus();
+  registry_.AddSampler([this](MetricSamples* out) {
+    const WorkerStats stats = published_.Get();
+    const auto counter = [&](const char* name, const char* help, const char* unit, uint64_t value) {
+      out->Counter({name, help, unit}, static_cast<double>(value));
+    };
+    counter("sluice_worker_wire_bytes_out_total", "Sent by the transports: pushes and their headers", "bytes",
+            stats.bytes_out_push);
+    counter("sluice_worker_wire_bytes_in_total", "Received by the transports: replies and values", "bytes",
+            stats.bytes_in_pull);
+    counter("sluice_worker_raw_bytes_total", "fp32 bytes that the pushes stand for", "bytes", stats.raw_bytes);
+    counter("sluice_worker_operations_total", "Operations that were submitted", "operations", stats.ops);
+    counter("sluice_worker_replays_total", "Attempts of pushes beyond the first", "attempts", stats.replays);
+    counter("sluice_worker_reconnects_total", "Connections that were made again", "connections", stats.reconnects);
+    counter("sluice_worker_refused_nonfinite_total", "Operations refused for NaN or infinity", "operations",
+            stats.refused_nonfinite);
+    out->Gauge({"sluice_worker_round", "Largest round that was finished", "rounds"},
+               static_cast<double>(stats.max_round));
+  });
+  SLUICE_ASSIGN_OR_RETURN(metrics_http_,
+                          MetricsHttp::Start(config_.node().listen(), config_.node().metrics_port(), &registry_));
+  log_.Info("metrics at http://", config_.node().listen(), ":", metrics_http_->port(), "/metrics");
+  return absl::OkStatus();
+}
+
+absl::Status Runtime::WriteTrace() {
+  return tracer_ == nullptr ? absl::OkStatus() : tracer_->Write(config_.node().trace());
+}
+
+}  // namespace sluice::worker

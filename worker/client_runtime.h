@@ -1,0 +1,87 @@
+// What stands behind a Client: a loop on a thread of its own, with the endpoint, the core and the scheduler's stream.
+//
+// Threads: Call and Post may be called from any thread but the loop's. Everything else of the core happens on the loop.
+// End: the destructor closes the links, ends what is unfinished with CANCELLED, and joins the thread.
+#pragma once
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/metrics.h"
+#include "base/metrics_http.h"
+#include "base/trace.h"
+#include "proto/config.pb.h"
+#include "transport/control/grpc_session.h"
+#include "transport/loop.h"
+#include "transport/transport.h"
+#include "worker/core.h"
+
+namespace sluice::worker {
+
+class Runtime {
+ public:
+  // Blocks until the job runs, or with the reason why it does not.
+  static absl::StatusOr<std::unique_ptr<Runtime>> Start(const proto::Config& config, int rank);
+  ~Runtime();
+
+  const proto::Config& config() const { return config_; }
+  const Clock& clock() const { return clock_; }
+  WorkerCore& core() { return *core_; }                   // on the loop only
+  transport::Endpoint& endpoint() { return *endpoint_; }  // Allocate from any thread, the rest on the loop only
+
+  void Post(std::function<void()> fn) { loop_->Post(std::move(fn)); }
+  // Runs fn on the loop and waits for its result.
+  template <typename Fn>
+  auto Call(Fn fn) -> decltype(fn()) {
+    std::promise<decltype(fn())> promise;
+    auto result = promise.get_future();
+    loop_->Post([&] { promise.set_value(fn()); });
+    return result.get();
+  }
+  // Starts something on the loop that ends by calling the function that it is given, and waits for that.
+  template <typename T>
+  T Await(std::function<void(std::function<void(T)>)> start) {
+    auto promise = std::make_shared<std::promise<T>>();
+    auto result = promise->get_future();
+    loop_->Post([&start, promise] { start([promise](T value) { promise->set_value(std::move(value)); }); });
+    return result.get();
+  }
+
+  absl::Status WriteTrace();
+
+ private:
+  struct Metrics;
+  class Tracing;
+
+  explicit Runtime(const proto::Config& config);
+  absl::Status Init(int rank);
+  absl::Status StartMetrics();
+  void Tick();
+  void TurnEnd();
+
+  const proto::Config config_;
+  SteadyClock clock_;
+  Logger log_;
+  std::unique_ptr<Tracer> tracer_;  // node.trace; null = off
+  std::unique_ptr<Tracing> tracing_;
+  MetricsRegistry registry_;
+  Published<WorkerStats> published_;
+  std::unique_ptr<MetricsHttp> metrics_http_;
+  std::unique_ptr<transport::Loop> loop_;
+  std::unique_ptr<WorkerCore> core_;  // outlives the endpoint, whose handler it is
+  std::unique_ptr<transport::Endpoint> endpoint_;
+  std::unique_ptr<control::GrpcSession> session_;
+  bool turn_wanted_ = false;    // a timer is set that makes another turn at once
+  TimeNs turn_at_ = INT64_MAX;  // the earliest timer that is set for NextDeadline
+  std::thread thread_;
+};
+
+}  // namespace sluice::worker
