@@ -20,6 +20,26 @@ uint32_t Incarnation() {
   return static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
 }
 
+// A worker only connects: it listens nowhere.
+absl::StatusOr<transport::AutoOptions> EndpointOptions(const proto::DataConfig& data) {
+  transport::Hello self;
+  self.role = transport::PeerRole::kWorker;
+  self.name = HostAndPid();
+  transport::AutoOptions options = transport::MakeAutoOptions(self, {});
+  if (data.transport() == "tcp") {
+    options.choice = transport::TransportChoice::kTcp;
+  } else if (data.transport() == "shm") {
+    options.choice = transport::TransportChoice::kShm;
+  } else if (!data.transport().empty() && data.transport() != "auto") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.transport is \"", data.transport(), "\"; auto, tcp and shm are possible"));
+  }
+  options.tcp.listen = false;
+  options.tcp.hash = !data.no_hash();
+  options.shm.listen = false;
+  return options;
+}
+
 }  // namespace
 
 // Stages of a partition's way, as a trace: work on this thread nests, waits overlap.
@@ -65,9 +85,9 @@ absl::Status Runtime::Init(int rank) {
   SLUICE_RETURN_IF_ERROR(StartMetrics());
   SLUICE_ASSIGN_OR_RETURN(loop_, transport::Loop::Create());
   loop_->set_spin(config_.data().spin_us() * kMicrosecond);
-  transport::AutoOptions endpoint;
-  endpoint.data = config_.data();
-  SLUICE_ASSIGN_OR_RETURN(endpoint_, transport::AutoEndpoint::Create(loop_.get(), std::move(endpoint)));
+  SLUICE_ASSIGN_OR_RETURN(transport::AutoOptions endpoint, EndpointOptions(config_.data()));
+  endpoint.log = [this](const std::string& text) { log_.Info(text); };
+  SLUICE_ASSIGN_OR_RETURN(endpoint_, transport::AutoEndpoint::Create(loop_.get(), &clock_, std::move(endpoint)));
 
   WorkerCoreOptions options;
   options.config = config_;
