@@ -255,10 +255,11 @@ void CoreImpl::Fail(absl::Status why) {
 }
 
 void CoreImpl::OnTick() {
+  if (!started_.has_value()) return;
   member_.OnTick();
   links_.OnTick();
   sender_.OnTick();
-  if (ready_ && clock_->Now() - started_ >= connect_timeout_) {
+  if (ready_ && clock_->Now() - *started_ >= connect_timeout_) {
     Fail(absl::DeadlineExceededError(absl::StrCat(Waiting(), "; gave up (node.connect_timeout_ms)")));
   }
   admission_.OnTick();
@@ -312,7 +313,7 @@ std::string CoreImpl::Waiting() const {
   if (ready_) {
     if (!scheduler.empty()) return scheduler;
     return absl::StrFormat(
-        "job %s: not running for %.1f s of %.1f s: %s%s", options_.config.job().name(), seconds(started_),
+        "job %s: not running for %.1f s of %.1f s: %s%s", options_.config.job().name(), seconds(*started_),
         static_cast<double>(connect_timeout_) / kSecond,
         planned_ && !plan_.why().empty() ? plan_.why() : "waits for workers and servers (sluicectl status)",
         MissingWorkers());
@@ -339,7 +340,7 @@ std::string CoreImpl::Waiting() const {
 
 void CoreImpl::ReportStall() {
   const TimeNs now = clock_->Now();
-  TimeNs since = ready_ ? started_ : now;
+  TimeNs since = ready_ ? *started_ : now;
   if (const Op* op = ops_.Oldest(); op != nullptr) since = op->submitted;
   if (!admission_.Waiting().empty()) since = std::min(since, admission_.oldest());
   if (now - since < stall_report_ || now - last_stall_report_ < stall_report_) return;

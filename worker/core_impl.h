@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -113,7 +114,7 @@ class CoreImpl final : public WorkerCore {
   proto::Plan plan_;
   std::vector<Partition*> partitions_;  // by job-wide index; null = not ours
   std::function<void(absl::Status)> ready_;
-  TimeNs started_ = 0;
+  std::optional<TimeNs> started_;
   TimeNs last_scan_ = 0;
   std::map<std::string, uint64_t> barrier_counts_;
   Barriers barriers_;
