@@ -27,7 +27,6 @@ using transport::SlotId;
 using transport::StreamReceiver;
 
 constexpr TimeNs kPlanRequestEvery = 100 * kMillisecond;
-constexpr size_t kMostMessageBytes = 64 << 20;
 
 transport::LinkQueueOptions QueueOptions(const proto::DataConfig& data) {
   transport::LinkQueueOptions options;
@@ -41,7 +40,7 @@ transport::LinkQueueOptions QueueOptions(const proto::DataConfig& data) {
 transport::StreamReceiverOptions ReceiverOptions(const proto::DataConfig& data) {
   transport::StreamReceiverOptions options;
   if (data.pool_bytes() > 0) options.pool_bytes = data.pool_bytes();
-  options.max_message_bytes = std::min(options.pool_bytes / 4, kMostMessageBytes);
+  options.max_message_bytes = options.pool_bytes / 4;   // also the reserve of the push that closes a round
   return options;
 }
 
@@ -56,9 +55,12 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
         replier_(endpoint, clock, QueueOptions(options_.data)),
         receiver_options_(ReceiverOptions(options_.data)),
         receiver_(endpoint, replier_.queue(), this, receiver_options_),
-        peers_(endpoint, clock, SelfHello()) {}
-
-  ~Core() override { jobs_.clear(); }   // before what they point to
+        peers_(endpoint, clock, SelfHello()) {
+    if (options_.observer == nullptr) return;
+    replier_.set_on_released([this](const FrameHeader& header, TimeNs since) {
+      options_.observer->OnAnswered(header, since, clock_->Now());
+    });
+  }
 
   // --- plans
 
@@ -69,6 +71,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
     auto it = jobs_.find(plan.job());
     // Another uid is another job: a scheduler that forgot its jobs counts them from 1 again.
     if (it != jobs_.end() && (over ? it->second->uid() == plan.uid() : it->second->uid() != plan.uid())) {
+      it->second->Retire();
       jobs_.erase(it);
       it = jobs_.end();
       values_.Trim();

@@ -49,12 +49,16 @@ class ServerObserver {
   virtual ~ServerObserver() = default;
   virtual void OnContribution(const ContributionRecord& record) { (void)record; }
   virtual void OnRound(const RoundRecord& record) { (void)record; }
+  // A REPLY or VALUE: from when it was queued until the transport has let go of it.
+  virtual void OnAnswered(const transport::FrameHeader& header, TimeNs queued, TimeNs released) {
+    (void)header, (void)queued, (void)released;
+  }
 };
 
 struct ServerCoreOptions {
   std::string id;                 // NodeConfig.id: finds itself in the plan
   uint32_t lane = 0;
-  uint32_t incarnation = 0;
+  uint32_t incarnation = 0;       // plans that name another life of this server are of no use; 0 = the shell sees to it
   proto::DataConfig data;         // zero fields mean the documented defaults
   std::function<void(uint32_t job)> request_plan;   // somebody named a plan or term that is newer than ours
   ServerObserver* observer = nullptr;

@@ -36,7 +36,7 @@ Job::Job(uint32_t number, uint64_t uid, const JobEnvironment& environment)
   context_.fail = [this](const absl::Status& why) { Fail(why); };
 }
 
-Job::~Job() {
+void Job::Retire() {
   for (uint32_t p = 0; p < partitions_.size(); ++p) {
     if (partitions_[p] != nullptr) env_.receiver->ForgetPartition(p, number_);
   }

@@ -63,7 +63,9 @@ class Job {
   using FrameHeader = transport::FrameHeader;
 
   Job(uint32_t number, uint64_t uid, const JobEnvironment& environment);
-  ~Job();
+
+  // The job ends here: the receiver forgets its pushes. (Not in the destructor: the endpoint may be gone by then.)
+  void Retire();
 
   uint64_t uid() const { return uid_; }
   uint64_t version() const { return context_.plan_version; }

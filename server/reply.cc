@@ -14,10 +14,18 @@ using transport::LinkId;
 
 Replier::Replier(transport::Endpoint* endpoint, const Clock* clock, transport::LinkQueueOptions options)
     : endpoint_(endpoint),
+      clock_(clock),
       copy_up_to_(options.fusion_bytes > 0 ? std::min(options.fuse_below, options.fusion_bytes) : options.fuse_below),
-      queue_(endpoint, clock, options, [this](uint64_t key) { lent_.erase(key); }) {}
+      queue_(endpoint, clock, options, [this](uint64_t key) { Release(key); }) {}
 
 Replier::~Replier() = default;
+
+void Replier::Release(uint64_t key) {
+  const auto it = lent_.find(key);
+  if (it == lent_.end()) return;
+  if (on_released_) on_released_(it->second.header, it->second.since);
+  lent_.erase(it);
+}
 
 FrameHeader AnswerTo(const FrameHeader& request, FrameType type) {
   FrameHeader answer;
@@ -69,6 +77,7 @@ uint64_t Replier::SendPayload(LinkId link, FrameHeader header, ConstBytes payloa
     header.payload_bytes = static_cast<uint32_t>(payload.size());
     payload_out_ += payload.size();
     queue_.SendSmall(link, header, payload);
+    if (on_released_) on_released_(header, clock_->Now());
     return 0;
   }
   if (!by_reference && header.slot == 0 && payload.size() > endpoint_->limits().max_slotless_bytes) {
@@ -80,7 +89,7 @@ uint64_t Replier::SendPayload(LinkId link, FrameHeader header, ConstBytes payloa
   }
   if (by_reference) header.slot = 0;   // the receiver reads it where it lies: each of many workers copies for itself
   const uint64_t key = next_key_++;
-  lent_.emplace(key, std::move(owner));
+  lent_.emplace(key, Lent{std::move(owner), header, clock_->Now()});
   payload_out_ += payload.size();
   queue_.SendLarge(link, header, payload, priority, key, by_reference);
   return key;

@@ -5,8 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "base/clock.h"
@@ -38,13 +40,26 @@ class Replier {
   void Cancel(uint64_t key);
 
   uint64_t payload_out() const { return payload_out_; }
+  // Told of each payload when nothing reads it any more, and since when it was queued.
+  void set_on_released(std::function<void(const transport::FrameHeader& header, TimeNs since)> on_released) {
+    on_released_ = std::move(on_released);
+  }
 
  private:
+  struct Lent {
+    std::shared_ptr<const void> owner;
+    transport::FrameHeader header;
+    TimeNs since = 0;
+  };
+  void Release(uint64_t key);
+
   transport::Endpoint* const endpoint_;
+  const Clock* const clock_;
   const size_t copy_up_to_;
   uint64_t next_key_ = 1;
   uint64_t payload_out_ = 0;
-  std::unordered_map<uint64_t, std::shared_ptr<const void>> lent_;
+  std::unordered_map<uint64_t, Lent> lent_;
+  std::function<void(const transport::FrameHeader&, TimeNs)> on_released_;
   transport::LinkQueue queue_;   // last: it calls back into lent_
 };
 

@@ -1,0 +1,100 @@
+// One event loop of the daemon: a thread with a Loop, an endpoint that listens, and the ServerCore between them.
+//
+// Threads: Create, Start and Join are the daemon's; Post and Stop may be called from anywhere; everything else happens on
+// the lane's own thread. End: Stop closes the links with the reason, waits a little for the peers to be told, destroys
+// core and endpoint on the thread, and ends it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/metrics.h"
+#include "base/trace.h"
+#include "proto/config.pb.h"
+#include "proto/plan.pb.h"
+#include "server/core.h"
+#include "server/lane_trace.h"
+#include "transport/loop.h"
+#include "transport/transport.h"
+
+namespace sluice::server {
+
+struct LaneOptions {
+  const proto::Config* config = nullptr;      // outlives the lane
+  std::string id;                             // of the server
+  uint32_t number = 0;
+  const Clock* clock = nullptr;
+  TraceTrack* track = nullptr;                // null: no trace
+  std::function<void(uint32_t job)> request_plan;   // on the lane's thread
+};
+
+struct LaneStats {
+  ServerCoreStats core;
+  uint64_t wire_in = 0, wire_out = 0;         // bytes, as the transport counts them
+  uint64_t links = 0;
+  uint64_t refused_peers = 0;
+};
+
+class Lane final : private transport::Handler {
+ public:
+  // Listens. ALREADY_EXISTS names the port that is in use.
+  static absl::StatusOr<std::unique_ptr<Lane>> Create(LaneOptions options);
+  ~Lane() override;
+
+  const transport::Address& address() const { return address_; }
+  transport::Loop* loop() { return loop_.get(); }
+
+  void Start();
+  void Post(std::function<void(ServerCore&)> fn);   // not run once the lane has stopped
+  void Stop(const absl::Status& reason);
+  void Join();
+
+  LaneStats stats() const { return published_.Get(); }   // of the last tick
+
+ private:
+  explicit Lane(LaneOptions options);
+  absl::Status Listen();
+  void Tick();
+  void Publish();
+  void EndWhenQuiet();
+
+  void OnUp(transport::LinkId link, const transport::Hello& peer) override;
+  void OnDown(transport::LinkId link, const absl::Status& reason) override;
+  void OnFrame(transport::LinkId link, const transport::FrameHeader& header, transport::Payload payload) override;
+  void OnSent(transport::LinkId link, uint64_t cookie) override;
+  void OnSlotClosed(transport::LinkId link, transport::SlotId slot) override;
+  void OnWritable(transport::LinkId link) override;
+
+  const LaneOptions options_;
+  const Logger log_;
+  transport::Address address_;
+  std::unique_ptr<transport::Loop> loop_;
+  std::unique_ptr<LaneTrace> trace_;
+  std::unique_ptr<transport::Endpoint> endpoint_;
+  std::unique_ptr<ServerCore> core_;          // null once the lane has stopped
+  std::thread thread_;
+  Published<LaneStats> published_;
+
+  struct LinkState {
+    std::string peer;
+    uint64_t bytes_in = 0, bytes_out = 0;     // as last sampled
+  };
+  std::unordered_map<transport::LinkId, LinkState> links_;
+  uint64_t closed_in_ = 0, closed_out_ = 0;   // bytes of links that are gone
+  uint64_t refused_peers_ = 0;
+  LogLimit refused_limit_;
+  uint64_t ticks_ = 0;
+  bool stopping_ = false;
+  TimeNs stop_by_ = 0;
+};
+
+}  // namespace sluice::server
