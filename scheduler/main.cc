@@ -23,6 +23,7 @@
 #include "scheduler/memory_store.h"
 #include "scheduler/service.h"
 #include "scheduler/sqlite_store.h"
+#include "transport/control/grpc_quiet.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -127,6 +128,7 @@ absl::Status Run(const LoadedConfig& loaded, Signals* signals) {
 }  // namespace sluice::scheduler
 
 int main(int argc, char** argv) {
+  sluice::control::SilenceGrpcLog();
   if (absl::Status status = sluice::CheckCpu(); !status.ok()) {
     std::fprintf(stderr, "sluice-scheduler: %s\n", status.ToString().c_str());
     return 1;

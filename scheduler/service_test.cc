@@ -113,7 +113,10 @@ class Member final : public control::MemberCore::Listener {
     });
   }
   ~Member() override {
-    loop_.Call([&] { session_ = nullptr; });
+    loop_.Call([&] {
+      loop_.get()->CancelTimer(timer_);
+      session_ = nullptr;
+    });
     loop_.Stop();
   }
 
@@ -156,11 +159,12 @@ class Member final : public control::MemberCore::Listener {
   }
   void Tick() {
     core_->OnTick();
-    loop_.get()->After(20 * kMillisecond, [this] { Tick(); });
+    timer_ = loop_.get()->After(20 * kMillisecond, [this] { Tick(); });
   }
 
   SteadyClock clock_;
   LoopThread loop_;
+  uint64_t timer_ = 0;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::unique_ptr<control::GrpcSession> session_;
@@ -284,7 +288,7 @@ TEST(Service, MembersOutliveARestartOfTheScheduler) {
   EXPECT_EQ(b.Ask([](auto& core, auto done) { core.Barrier("x", 0, done); }).code(), 0);
   other.join();
   EXPECT_EQ(a.plan.uid(), uid);
-  EXPECT_EQ(server.welcomes, 2);
+  server.Await([&] { return server.welcomes == 2; });
 }
 
 TEST(Service, APortInUseIsNamed) {

@@ -147,14 +147,14 @@ class Stream final : public grpc::ClientBidiReactor<MemberMessage, SchedulerMess
   }
 
   void OnDone(const grpc::Status& status) override {
-    loop_->Post([self = shared_from_this(), status = FromGrpc(status)] {
+    // The loop drops the last claim and with it the channel: gRPC 1.51 joins its callback threads when the last channel
+    // goes, which must not happen on one of them. After Post nothing of this object is touched.
+    const std::shared_ptr<Alive> alive = alive_;
+    loop_->Post([self = std::move(self_), status = FromGrpc(status)] {
       if (self->Late()) return;
       self->anchor_->current = nullptr;
       self->anchor_->callbacks.down(status);
     });
-    std::shared_ptr<Alive> alive = alive_;
-    std::shared_ptr<Stream> self = std::move(self_);
-    self.reset();  // may destroy this, unless the loop still has a closure
     alive->Remove();
   }
 
