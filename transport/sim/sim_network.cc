@@ -23,7 +23,13 @@ struct SimNetwork::Channel {
   ChannelHandler* handler[2] = {nullptr, nullptr};  // null: that side is dead or has heard of the end
   bool up = false;
   bool broken = false;
+  int closed_by = -1;
   TimeNs last_arrival[2] = {0, 0};
+
+  // Messages and the channel's coming up reach this side: not after a break, nor at the side that has closed it.
+  bool Reaches(int side) const {
+    return handler[side] != nullptr && (!broken || (closed_by >= 0 && closed_by != side));
+  }
 };
 
 SimNetwork::SimNetwork(uint64_t seed, SimFaults faults, ManualClock* clock)
@@ -129,8 +135,7 @@ ChannelEnd SimNetwork::Dial(const std::string& from, const std::string& to, Chan
     const TimeNs delay = RandomDelay();
     channel->last_arrival[0] = Now() + delay;
     Schedule(delay, [channel] {
-      if (!channel->broken && channel->handler[0] != nullptr)
-        channel->handler[0]->OnChannelUp(2 * channel->id, channel->name[1]);
+      if (channel->Reaches(0)) channel->handler[0]->OnChannelUp(2 * channel->id, channel->name[1]);
     });
     channel->handler[1]->OnChannelUp(2 * channel->id + 1, channel->name[0]);
   });
@@ -150,20 +155,25 @@ void SimNetwork::SendMessage(ChannelEnd end, std::string message) {
   arrival = std::max(arrival, Now() + RandomDelay());
   ++stats_.messages;
   Schedule(arrival - Now(), [channel, to, message = std::move(message)] {
-    if (!channel->broken && channel->handler[to] != nullptr)
+    if (channel->Reaches(to))
       channel->handler[to]->OnChannelMessage(2 * channel->id + static_cast<uint64_t>(to), message);
   });
 }
 
 void SimNetwork::CloseChannel(ChannelEnd end, const absl::Status& status) {
-  if (const auto channel = FindChannel(end); channel != nullptr) BreakChannel(channel, status);
+  const auto channel = FindChannel(end);
+  if (channel == nullptr) return;
+  channel->closed_by = static_cast<int>(end % 2);
+  BreakChannel(channel, status);
 }
 
 void SimNetwork::BreakChannel(const std::shared_ptr<Channel>& channel, const absl::Status& status) {
   if (std::exchange(channel->broken, true)) return;
   channels_.erase(channel->id);
   for (int side = 0; side < 2; ++side) {
-    Schedule(RandomDelay(), [channel, side, status] {
+    TimeNs time = Now() + RandomDelay();
+    if (channel->closed_by == 1 - side) time = std::max(time, channel->last_arrival[side]);
+    Schedule(time - Now(), [channel, side, status] {
       if (ChannelHandler* handler = std::exchange(channel->handler[side], nullptr); handler != nullptr)
         handler->OnChannelDown(2 * channel->id + static_cast<uint64_t>(side), status);
     });

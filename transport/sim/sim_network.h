@@ -86,7 +86,9 @@ class SimNetwork {
   void Serve(const std::string& name, ChannelHandler* handler);  // null: stops
   ChannelEnd Dial(const std::string& from, const std::string& to, ChannelHandler* handler);
   void SendMessage(ChannelEnd end, std::string message);         // dropped if the channel is down
-  void CloseChannel(ChannelEnd end, const absl::Status& status); // both ends get OnChannelDown with it
+  // In order: the peer gets what was sent before, then OnChannelDown with this status; this end hears nothing more but its
+  // own OnChannelDown.
+  void CloseChannel(ChannelEnd end, const absl::Status& status);
 
   PhiloxRandom& random() { return random_; }
   TimeNs RandomDelay();

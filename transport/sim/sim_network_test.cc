@@ -315,10 +315,13 @@ TEST(SimChannelTest, CarriesMessagesInOrderUntilItBreaks) {
   EXPECT_EQ(server.log, expected);
   EXPECT_EQ(client.log, (std::vector<std::string>{"up scheduler", "hello"}));
 
+  network.SendMessage(server.last, "last words");
+  network.SendMessage(end, "too late");
   network.CloseChannel(server.last, absl::AlreadyExistsError("twice"));
   network.RunFor(kSecond);
   EXPECT_EQ(server.log.back(), "down twice");
-  EXPECT_EQ(client.log.back(), "down twice");
+  EXPECT_EQ(std::count(server.log.begin(), server.log.end(), "too late"), 0);
+  EXPECT_EQ(client.log, (std::vector<std::string>{"up scheduler", "hello", "last words", "down twice"}));
 }
 
 TEST(SimChannelTest, BreaksOnCutAndCrash) {
