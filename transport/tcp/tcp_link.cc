@@ -164,8 +164,9 @@ absl::Status TcpLink::CheckHandshake(const FrameHeader& header) const {
 absl::Status TcpLink::CheckPreamble() const {
   // A stranger may never send a whole header; what it has said is judged by the first bytes.
   const ConstBytes bytes = reader_.partial_header();
-  if (bytes.size() < 5) return absl::OkStatus();
+  if (bytes.size() < 4) return absl::OkStatus();
   std::byte header[kHeaderBytes] = {};
+  header[4] = std::byte{kWireVersion};
   std::copy(bytes.begin(), bytes.end(), header);
   const absl::Status status = DecodeHeader(header).status();
   // Magic and version are judged before the check, which cannot be right yet.
