@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import signal
 import sys
 import time
 
@@ -24,6 +25,7 @@ def parse_arguments():
 
 def main():
     options, budgets = parse_arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))   # bazel.run ends what is running on the way out
     os.makedirs("out/check", exist_ok=True)
     results = []
     for name, function in stages.STAGES.items():

@@ -157,28 +157,33 @@ def fuzz(result):
 def _sanitized(result, config, labels, env):
     if not labels:
         return result.skip(config, "no test qualifies")
-    done, targets = bazel("test", CONFIGS[config] + ["--keep_going", "--build_tests_only", "--test_output=summary",
+    done, targets = bazel("test", CONFIGS[config] + ["--keep_going", "--test_timeout=300", "--build_tests_only", "--test_output=summary",
                                                      "--test_env=" + env] + labels, result.log(config), result.limit)
     result.count(done, targets, labels)
+
+
+# Where threads of ours meet, or memory is shared: whatever runs an event loop. Cores and numerics have no thread.
+THREADED = ("tests(//...) intersect rdeps(//..., //transport/loop + //transport/shm/... + //base:log + //base:metrics + "
+            "//base:trace)")
+# What reads bytes of strangers or of files, and what writes to memory by computed addresses.
+READERS = "(wire|hello|codec|compression|config|idx|csv|libsvm|data|snapshot|reassembler|receiver|shm|hostile|conformance).*_test$"
 
 
 def sanitizers(result):
     if result.quick:
         return result.skip("sanitizers", "--quick")
     # gRPC and protobuf come from Debian without instrumentation: their own synchronisation looks like races. What has
-    # threads of ours uses the standard library only, so tests without gRPC are the ones that can tell.
-    places = [p for p in ("base", "transport", "server", "worker", "scheduler") if os.path.exists(p + "/BUILD")]
-    where = " + ".join("//%s/..." % p for p in places)
-    threaded = query("(tests(%s) - attr(tags, '\\b(manual|%s|no-tsan)\\b', tests(%s))) intersect "
-                     "rdeps(%s, attr(linkopts, 'pthread', @system//:all), 1)" % (where, "|".join(SYSTEM_TAGS), where, where))
-    grpc = set(query("rdeps(%s, @system//:grpc)" % where))
-    _sanitized(result, "tsan", [t for t in threaded if t not in grpc], "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
-    if any(t in grpc for t in threaded):
-        result.skip("tsan on tests that link gRPC", "Debian's gRPC is not instrumented")
-    parsers = query("filter('(wire|hello|codec|compression|config|dataset|idx|csv|libsvm|snapshot|frame|shm|tcp|conformance)"
-                    ".*_test$', tests(//...))")
-    _sanitized(result, "asan", [t for t in parsers if t not in set(query("rdeps(//..., @system//:grpc)"))],
-               "UBSAN_OPTIONS=print_stacktrace=1")
+    # threads of ours uses the standard library only, so the tests without gRPC are those that can tell.
+    grpc = set(query("rdeps(//..., @system//:grpc)"))
+    system = set(_tests("//...", tags=SYSTEM_TAGS + ("no-sanitizer",)))
+    threaded = query(THREADED)
+    readers = query("filter('%s', tests(//...))" % READERS)
+    left_out = sorted((set(threaded) | set(readers)) & grpc)
+    if left_out:
+        result.skip("%d tests that link gRPC" % len(left_out), "Debian's gRPC is not instrumented")
+    _sanitized(result, "tsan", [t for t in threaded if t not in grpc | system],
+               "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
+    _sanitized(result, "asan", [t for t in readers if t not in grpc | system], "UBSAN_OPTIONS=print_stacktrace=1")
 
 
 def vm(result):
