@@ -343,4 +343,10 @@ Status Client::Finish() {
   return FromAbsl(impl_->runtime->WriteTrace());
 }
 
+Status Client::Abort(const std::string& why) {
+  return FromAbsl(impl_->runtime->Await<absl::Status>([&](std::function<void(absl::Status)> done) {
+    impl_->runtime->core().Leave(/*failed=*/true, why, std::move(done));
+  }));
+}
+
 }  // namespace sluice

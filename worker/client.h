@@ -179,6 +179,9 @@ class Client {
 
   ClientStats stats() const;
   Status Finish();                       // leaves in order, when every operation is done
+  // This worker cannot go on, and nor can the job: it fails, and the other workers are told why. (A worker that just ends
+  // is lost instead, and may be started again.)
+  Status Abort(const std::string& why);
 
   struct Impl;
 

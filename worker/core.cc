@@ -171,7 +171,11 @@ void CoreImpl::Index(TensorState& tensor) {
   }
 }
 
-void CoreImpl::OnRefused(const absl::Status& status) { Fail(status); }
+void CoreImpl::OnRefused(const absl::Status& status) {
+  refused_ = true;
+  Fail(status);
+  EndLeave(status);
+}
 
 void CoreImpl::OnShutdown(const std::string& why) {
   if (leaving_) return;
@@ -219,25 +223,37 @@ void CoreImpl::Barrier(std::string name, std::function<void(absl::Status)> done)
     done(failed_);
     return;
   }
-  const uint64_t number = barriers_.next++;
-  barriers_.waiting[number] = std::move(done);
+  const uint64_t number = next_barrier_++;
+  barriers_[number] = {clock_->Now(), std::move(done)};
   const uint64_t sequence = barrier_counts_[name];
   member_.Barrier(name, sequence, [this, number, name](const proto::RequestDone& answer) {
-    auto it = barriers_.waiting.find(number);
-    if (it == barriers_.waiting.end()) return;
-    auto done = std::move(it->second);
-    barriers_.waiting.erase(it);
+    auto it = barriers_.find(number);
+    if (it == barriers_.end()) return;
+    auto done = std::move(it->second.done);
+    barriers_.erase(it);
     if (answer.code() == 0) ++barrier_counts_[name];
     done(absl::Status(static_cast<absl::StatusCode>(answer.code()), answer.message()));
   });
 }
 
 void CoreImpl::Leave(bool failed, std::string why, std::function<void(absl::Status)> done) {
+  if (refused_) {
+    done(failed_);  // the scheduler does not speak to us any more
+    return;
+  }
   leaving_ = true;
-  member_.Leave(failed, std::move(why), [this, done = std::move(done)](const proto::RequestDone& answer) {
-    links_.CloseAll(absl::CancelledError("the worker has left the job"));
-    done(absl::Status(static_cast<absl::StatusCode>(answer.code()), answer.message()));
+  leave_ = Asked{clock_->Now(), std::move(done)};
+  member_.Leave(failed, std::move(why), [this](const proto::RequestDone& answer) {
+    EndLeave(absl::Status(static_cast<absl::StatusCode>(answer.code()), answer.message()));
   });
+}
+
+void CoreImpl::EndLeave(absl::Status status) {
+  if (!leave_.has_value()) return;
+  auto done = std::move(leave_->done);
+  leave_.reset();
+  links_.CloseAll(absl::CancelledError("the worker has left the job"));
+  done(std::move(status));
 }
 
 // The worker cannot go on: everything that waits ends with `why`, and so does whatever comes later.
@@ -248,9 +264,9 @@ void CoreImpl::Fail(absl::Status why) {
   Ready(why);
   admission_.Fail(why);
   ops_.Fail(why);
-  auto waiting = std::move(barriers_.waiting);
-  barriers_.waiting.clear();
-  for (auto& [number, done] : waiting) done(why);
+  auto waiting = std::move(barriers_);
+  barriers_.clear();
+  for (auto& [number, asked] : waiting) asked.done(why);
   links_.CloseAll(why);
 }
 
@@ -261,6 +277,10 @@ void CoreImpl::OnTick() {
   sender_.OnTick();
   if (ready_ && clock_->Now() - *started_ >= connect_timeout_) {
     Fail(absl::DeadlineExceededError(absl::StrCat(Waiting(), "; gave up (node.connect_timeout_ms)")));
+  }
+  if (leave_.has_value() && clock_->Now() - leave_->since >= connect_timeout_) {
+    EndLeave(absl::DeadlineExceededError(
+        absl::StrCat("leaving the job: ", member_.Waiting(), "; gave up (node.connect_timeout_ms)")));
   }
   admission_.OnTick();
   ops_.OnTick();
@@ -342,7 +362,9 @@ void CoreImpl::ReportStall() {
   const TimeNs now = clock_->Now();
   TimeNs since = ready_ ? *started_ : now;
   if (const Op* op = ops_.Oldest(); op != nullptr) since = op->submitted;
-  if (!admission_.Waiting().empty()) since = std::min(since, admission_.oldest());
+  since = std::min(since, admission_.oldest());
+  if (!barriers_.empty()) since = std::min(since, barriers_.begin()->second.since);
+  if (leave_.has_value()) since = std::min(since, leave_->since);
   if (now - since < stall_report_ || now - last_stall_report_ < stall_report_) return;
   last_stall_report_ = now;
   if (std::string waiting = Waiting(); !waiting.empty()) Report(absl::StrCat("waiting: ", waiting));

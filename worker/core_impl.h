@@ -69,9 +69,10 @@ class CoreImpl final : public WorkerCore {
   void FillHeartbeat(proto::Heartbeat* heartbeat) override;
 
  private:
-  struct Barriers {
-    uint64_t next = 1;
-    std::map<uint64_t, std::function<void(absl::Status)>> waiting;
+  // Barriers that were entered, and leaving: answered by the scheduler.
+  struct Asked {
+    TimeNs since = 0;
+    std::function<void(absl::Status)> done;
   };
 
   void Dispatch(transport::LinkId link, const transport::FrameHeader& header, const transport::Payload& payload);
@@ -91,6 +92,7 @@ class CoreImpl final : public WorkerCore {
   void OnIdle(Partition* partition);
   void Ready(absl::Status status);
   void Fail(absl::Status why);
+  void EndLeave(absl::Status status);
   void ReportStall();
   void Report(const std::string& what);
   std::string MissingWorkers() const;
@@ -117,9 +119,12 @@ class CoreImpl final : public WorkerCore {
   std::optional<TimeNs> started_;
   TimeNs last_scan_ = 0;
   std::map<std::string, uint64_t> barrier_counts_;
-  Barriers barriers_;
+  uint64_t next_barrier_ = 1;
+  std::map<uint64_t, Asked> barriers_;
   bool leaving_ = false;
+  std::optional<Asked> leave_;
   absl::Status failed_;
+  bool refused_ = false;                       // by the scheduler, for good
   TimeNs last_stall_report_ = 0;
   TimeNs report_window_ = 0;  // Report: at most kReportsPerWindow a second
   uint32_t reports_in_window_ = 0;

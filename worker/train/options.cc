@@ -21,10 +21,13 @@ std::vector<ProgramFlag> TrainFlags(TrainOptions* options) {
       {"rank", "this worker's rank; -1 = RANK, SLURM_PROCID, or the scheduler gives one", &options->rank},
       {"model", "softmax or mlp", &options->model},
       {"hidden", "mlp: widths of the hidden layers, e.g. 256 or 512,128", &options->hidden_text},
-      {"data", "training data: a folder or file of IDX images (as Fashion-MNIST's), or a CSV or LIBSVM file", &options->data},
+      {"data", "training data: a folder or file of IDX images (as Fashion-MNIST's), or a CSV or LIBSVM file",
+       &options->data},
       {"format", "auto (by the name), idx, csv or libsvm", &options->format},
-      {"test_data", "test data; default: the folder's t10k files, or a share of the training data", &options->test_data},
-      {"test_share", "share of the training data that is kept for testing where there is no test data", &options->test_share},
+      {"test_data", "test data; default: the folder's t10k files, or a share of the training data",
+       &options->test_data},
+      {"test_share", "share of the training data that is kept for testing where there is no test data",
+       &options->test_share},
       {"epochs", "passes over the data", &options->epochs},
       {"steps", "end after so many steps; 0 = all of the epochs", &options->steps},
       {"batch", "examples of one worker in one step", &options->batch},
@@ -39,7 +42,8 @@ std::vector<ProgramFlag> TrainFlags(TrainOptions* options) {
 absl::Status FinishTrainOptions(TrainOptions* options) {
   if (options->data.empty()) return Bad("data", "", "a file or folder of training data is needed");
   if (options->model != "softmax" && options->model != "mlp") return Bad("model", options->model, "softmax or mlp");
-  if (options->format != "auto" && options->format != "idx" && options->format != "csv" && options->format != "libsvm") {
+  if (options->format != "auto" && options->format != "idx" && options->format != "csv" &&
+      options->format != "libsvm") {
     return Bad("format", options->format, "auto, idx, csv or libsvm");
   }
   options->hidden.clear();
@@ -47,7 +51,8 @@ absl::Status FinishTrainOptions(TrainOptions* options) {
     for (absl::string_view part : absl::StrSplit(options->hidden_text, ',')) {
       int width = 0;
       if (!absl::SimpleAtoi(part, &width) || width < 1 || width > kMaxWidth || options->hidden.size() == kMaxLayers) {
-        return Bad("hidden", options->hidden_text, absl::StrCat("up to ", kMaxLayers, " widths of 1 to ", kMaxWidth, ", with commas between"));
+        return Bad("hidden", options->hidden_text,
+                   absl::StrCat("up to ", kMaxLayers, " widths of 1 to ", kMaxWidth, ", with commas between"));
       }
       options->hidden.push_back(width);
     }
@@ -55,9 +60,11 @@ absl::Status FinishTrainOptions(TrainOptions* options) {
   if (options->epochs < 1) return Bad("epochs", absl::StrCat(options->epochs), "at least 1");
   if (options->batch < 1 || options->batch > 1 << 20) return Bad("batch", absl::StrCat(options->batch), "1 to 1048576");
   if (options->steps < 0) return Bad("steps", absl::StrCat(options->steps), "0 (all) or more");
-  if (options->eval_every < 0) return Bad("eval_every", absl::StrCat(options->eval_every), "0 (at the end only) or more");
+  if (options->eval_every < 0)
+    return Bad("eval_every", absl::StrCat(options->eval_every), "0 (at the end only) or more");
   if (options->report_ms < 1) return Bad("report_ms", absl::StrCat(options->report_ms), "at least 1");
-  if (!(options->test_share >= 0 && options->test_share < 1)) return Bad("test_share", absl::StrCat(options->test_share), "0 to below 1");
+  if (!(options->test_share >= 0 && options->test_share < 1))
+    return Bad("test_share", absl::StrCat(options->test_share), "0 to below 1");
   return absl::OkStatus();
 }
 

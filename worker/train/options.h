@@ -13,16 +13,16 @@ namespace sluice::worker {
 struct TrainOptions {
   int rank = -1;
   std::string model = "softmax";
-  std::vector<int> hidden = {256};   // mlp
+  std::vector<int> hidden = {256};  // mlp
   std::string data;
   std::string format = "auto";
   std::string test_data;
   double test_share = 0.1;
   int epochs = 1;
-  int64_t steps = 0;                 // 0 = all of the epochs
+  int64_t steps = 0;  // 0 = all of the epochs
   int batch = 32;
   int64_t seed = 1;
-  int eval_every = 1;                // epochs
+  int eval_every = 1;  // epochs
   int report_ms = 500;
   std::string progress;
   std::string result;

@@ -2,7 +2,8 @@
 //
 //   {"epoch":1,"step":120,"steps":9360,"loss":0.61,"accuracy":0.79,"test_accuracy":null,"step_ms":3.1,"rate":0.05,
 //    "push_wire_bytes":…,"push_raw_bytes":…,"pull_wire_bytes":…}
-// loss and accuracy are means over the examples since the last line; test_accuracy stands on the line at an epoch's end.
+// loss and accuracy are means over the examples since the last line; test_accuracy stands on the line at an epoch's
+// end.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 namespace sluice::worker {
 
 struct ProgressLine {
-  uint64_t epoch = 0;   // from 1
+  uint64_t epoch = 0;  // from 1
   uint64_t step = 0, steps = 0;
   double loss = 0, accuracy = 0;
   std::optional<double> test_accuracy;
@@ -32,7 +33,7 @@ struct TrainResult {
   uint64_t steps = 0;
   uint64_t wire_bytes_push = 0, wire_bytes_pull = 0;
   uint64_t skipped_steps = 0;
-  uint64_t params_hash = 0;   // XXH3-64 of all parameters, in order of the tensors
+  uint64_t params_hash = 0;  // XXH3-64 of all parameters, in order of the tensors
 };
 
 std::string ToJson(const ProgressLine& line);

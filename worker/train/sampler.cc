@@ -9,19 +9,21 @@
 namespace sluice::worker {
 namespace {
 
-constexpr uint64_t kShuffleStream = uint64_t{1} << 32;   // apart from the streams of initial values
+constexpr uint64_t kShuffleStream = uint64_t{1} << 32;  // apart from the streams of initial values
 
 }  // namespace
 
-absl::StatusOr<Sampler> Sampler::Create(uint64_t examples, uint32_t batch, uint32_t workers, uint32_t rank, uint64_t seed) {
+absl::StatusOr<Sampler> Sampler::Create(uint64_t examples, uint32_t batch, uint32_t workers, uint32_t rank,
+                                        uint64_t seed) {
   if (batch == 0 || workers == 0 || rank >= workers) {
-    return absl::InvalidArgumentError(absl::StrCat("batch ", batch, ", workers ", workers, ", rank ", rank, " cannot be"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch ", batch, ", workers ", workers, ", rank ", rank, " cannot be"));
   }
   const uint64_t global = uint64_t{batch} * workers;
   if (examples < global || examples > UINT32_MAX) {
-    return absl::InvalidArgumentError(absl::StrCat("the training data has ", examples, " examples; a batch of ", batch, " on each of ",
-                                                   workers, " workers needs ", global, " to ", UINT32_MAX,
-                                                   ": choose a smaller --batch"));
+    return absl::InvalidArgumentError(absl::StrCat("the training data has ", examples, " examples; a batch of ", batch,
+                                                   " on each of ", workers, " workers needs ", global, " to ",
+                                                   UINT32_MAX, ": choose a smaller --batch"));
   }
   Sampler sampler;
   sampler.batch_ = batch;

@@ -1,7 +1,7 @@
-// Which examples a worker trains on in each step: a permutation of the data set for each epoch, drawn from (seed, epoch)
-// alone, cut into global batches, and each global batch into equal parts by rank. So all workers agree without a word, each
-// example comes once an epoch, and a step's examples do not depend on what happened before it (a restarted worker finds its
-// place by the number of the step). What does not fill a global batch is left out of this epoch.
+// Which examples a worker trains on in each step: a permutation of the data set for each epoch, drawn from (seed,
+// epoch) alone, cut into global batches, and each global batch into equal parts by rank. So all workers agree without a
+// word, each example comes once an epoch, and a step's examples do not depend on what happened before it (a restarted
+// worker finds its place by the number of the step). What does not fill a global batch is left out of this epoch.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,8 @@ namespace sluice::worker {
 class Sampler {
  public:
   // INVALID_ARGUMENT if the data does not fill one global batch.
-  static absl::StatusOr<Sampler> Create(uint64_t examples, uint32_t batch, uint32_t workers, uint32_t rank, uint64_t seed);
+  static absl::StatusOr<Sampler> Create(uint64_t examples, uint32_t batch, uint32_t workers, uint32_t rank,
+                                        uint64_t seed);
 
   uint64_t steps_per_epoch() const { return steps_per_epoch_; }
   uint64_t EpochOf(uint64_t step) const { return step / steps_per_epoch_; }

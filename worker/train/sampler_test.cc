@@ -27,7 +27,7 @@ TEST(SamplerTest, EachExampleComesOnceAnEpoch) {
     EXPECT_LT(*std::max_element(order.begin(), order.end()), 100u);
     orders.insert(order);
   }
-  EXPECT_EQ(orders.size(), 3u);   // another order each time
+  EXPECT_EQ(orders.size(), 3u);  // another order each time
 }
 
 TEST(SamplerTest, AStepDoesNotDependOnWhatCameBefore) {
