@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "compression/policy.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -141,9 +142,9 @@ absl::Status CheckJobConfig(const proto::JobConfig& c) {
   if (c.workers() < 1 || c.workers() > kMaxWorkers)
     return absl::InvalidArgumentError(
         absl::StrCat("job.workers is ", c.workers(), "; it must lie between 1 and ", kMaxWorkers));
-  if (c.partition_bytes() < 1024 || c.partition_bytes() > (1u << 30) || c.partition_bytes() % 4 != 0)
+  if (c.partition_bytes() < 16 || c.partition_bytes() > (1u << 30) || c.partition_bytes() % 4 != 0)
     return absl::InvalidArgumentError(absl::StrCat("job.partition_bytes is ", c.partition_bytes(),
-                                                   "; it must be a multiple of 4 between 1024 and 2^30"));
+                                                   "; it must be a multiple of 4 between 16 and 2^30"));
   if (!proto::Mode_IsValid(c.mode()) || !proto::Order_IsValid(c.order()) || !proto::Reduction_IsValid(c.reduction()) ||
       !proto::Reply_IsValid(c.reply()) || !proto::OnNonfinite_IsValid(c.on_nonfinite()) ||
       !proto::OnWorkerLoss_IsValid(c.on_worker_loss()))
@@ -151,14 +152,11 @@ absl::Status CheckJobConfig(const proto::JobConfig& c) {
         "job.mode, order, reduction, reply, on_nonfinite or on_worker_loss has a value that this release does not know");
   SLUICE_RETURN_IF_ERROR(CheckOptimizer(c.optimizer()));
   SLUICE_RETURN_IF_ERROR(CheckAsynchronous(c));
+  SLUICE_RETURN_IF_ERROR(compression::CheckCodecConfig(c));
   if (c.optimizer().kind() == "none" && c.reply() != proto::REPLY_AGGREGATE)
     return absl::InvalidArgumentError(
         absl::StrCat("job.reply is ", proto::Reply_Name(c.reply()),
                      ", but job.optimizer.kind is none, so the servers have no parameters that change"));
-  if (absl::StrContains(c.codec(), "topk") && c.no_error_feedback() && !c.allow_biased())
-    return absl::InvalidArgumentError(
-        "job.codec topk without error feedback does not converge; drop job.no_error_feedback, or set job.allow_biased "
-        "if that is what you want to see");
   return absl::OkStatus();
 }
 

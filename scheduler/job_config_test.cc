@@ -38,7 +38,7 @@ TEST(JobConfig, RefusesContradictionsByKey) {
   refused(Normal([](auto& c) { c.set_name("with space"); }), "job.name");
   refused(Normal([](auto& c) { c.set_name(std::string(129, 'x')); }), "job.name");
   refused(Normal([](auto& c) { c.set_workers(65537); }), "job.workers");
-  refused(Normal([](auto& c) { c.set_partition_bytes(1022); }), "job.partition_bytes");
+  refused(Normal([](auto& c) { c.set_partition_bytes(12); }), "job.partition_bytes");
   refused(Normal([](auto& c) { c.set_partition_bytes(4097); }), "job.partition_bytes");
   refused(Normal([](auto& c) { c.set_mode(static_cast<proto::Mode>(9)); }), "job.mode");
   refused(Normal([](auto& c) { c.mutable_optimizer()->set_kind("sdg"); }), "job.optimizer.kind");
@@ -47,7 +47,8 @@ TEST(JobConfig, RefusesContradictionsByKey) {
   refused(Normal([](auto& c) { c.mutable_optimizer()->set_schedule("step"); }), "step_rounds");
   refused(Normal([](auto& c) { c.mutable_optimizer()->set_schedule("cosine"); }), "total_rounds");
   refused(Normal([](auto& c) { c.set_reply(proto::REPLY_CHANGE); }), "job.reply");
-  refused(Normal([](auto& c) { c.set_codec("topk:0.01"), c.set_no_error_feedback(true); }), "error feedback");
+  refused(Normal([](auto& c) { c.set_codec("topk:0.01"), c.set_no_error_feedback(true); }), "topk");
+  refused(Normal([](auto& c) { c.set_codec("int9"); }), "int8");
   for (proto::Mode mode : {proto::MODE_SSP, proto::MODE_ASP}) {
     proto::JobConfig base;
     base.set_mode(mode);

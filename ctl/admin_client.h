@@ -1,0 +1,31 @@
+// Calls to a scheduler's admin service. No gRPC type shows here. Errors name the scheduler and say what to do next.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
+#include "proto/admin.pb.h"
+
+namespace sluice::ctl {
+
+class AdminClient {
+ public:
+  // Each call may take `timeout`.
+  static std::unique_ptr<AdminClient> Create(const std::string& scheduler, TimeNs timeout);
+  virtual ~AdminClient() = default;
+
+  virtual absl::StatusOr<proto::Cluster> GetCluster() = 0;
+  virtual absl::StatusOr<proto::ShardList> ListShards(const std::string& job) = 0;
+  virtual absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) = 0;
+  virtual absl::StatusOr<proto::Plan> GetPlan(const std::string& job) = 0;
+  virtual absl::StatusOr<proto::EffectiveConfig> GetConfig(const std::string& job) = 0;
+  virtual absl::StatusOr<proto::EventList> ListEvents(uint64_t after, uint32_t limit) = 0;
+  // Calls `each` for every event after `after`, those to come too, until it returns false or the stream breaks.
+  virtual absl::Status WatchEvents(uint64_t after, const std::function<bool(const proto::Event&)>& each) = 0;
+};
+
+}  // namespace sluice::ctl

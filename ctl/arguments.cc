@@ -1,0 +1,124 @@
+#include "ctl/arguments.h"
+
+#include <algorithm>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/config_schema.h"
+
+namespace sluice::ctl {
+namespace {
+
+const std::vector<std::string>& Commands() {
+  static const auto* const commands = new std::vector<std::string>{"status", "shards", "workers", "events",
+                                                                   "plan",   "config", "doctor",  "codecs"};
+  return *commands;
+}
+
+bool IsNumber(absl::string_view text) {
+  double value;
+  return absl::SimpleAtod(text, &value);
+}
+
+}  // namespace
+
+absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) {
+  Arguments out;
+  for (size_t i = 0; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    const size_t equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    const auto value = [&](std::string* text) -> absl::Status {   // --name=value or --name value
+      if (equals != std::string::npos) *text = word.substr(equals + 1);
+      else if (i + 1 < words.size()) *text = words[++i];
+      else return absl::InvalidArgumentError(absl::StrCat(name, " needs a value"));
+      return absl::OkStatus();
+    };
+    std::string text;
+    absl::Status status;
+    if (name == "--help" || name == "-h" || word == "help") {
+      out.help = true;
+    } else if (name == "--version") {
+      out.version = true;
+    } else if (word == "--json") {
+      out.json = true;
+    } else if (word == "--follow" || word == "-f") {
+      out.follow = true;
+    } else if (name == "--watch") {
+      text = "2";
+      if (equals != std::string::npos) text = word.substr(equals + 1);
+      else if (i + 1 < words.size() && IsNumber(words[i + 1])) text = words[++i];
+      if (!absl::SimpleAtod(text, &out.watch_seconds) || !(out.watch_seconds >= 0.1) || out.watch_seconds > 86400)
+        status = absl::InvalidArgumentError(absl::StrCat("--watch: \"", text, "\" is not a number of seconds from 0.1 on"));
+    } else if (name == "--job") {
+      status = value(&out.job);
+    } else if (name == "--timeout") {
+      status = value(&text);
+      if (status.ok() && (!absl::SimpleAtod(text, &out.timeout_seconds) || !(out.timeout_seconds > 0) ||
+                          out.timeout_seconds > 86400))
+        status = absl::InvalidArgumentError(absl::StrCat("--timeout: \"", text, "\" is not a number of seconds"));
+    } else if (name == "--after") {
+      status = value(&text);
+      if (status.ok() && !absl::SimpleAtoi(text, &out.after))
+        status = absl::InvalidArgumentError(absl::StrCat("--after: \"", text, "\" is not the number of an event"));
+    } else if (name == "--limit") {
+      status = value(&text);
+      if (status.ok() && !absl::SimpleAtoi(text, &out.limit))
+        status = absl::InvalidArgumentError(absl::StrCat("--limit: \"", text, "\" is not a number"));
+    } else if (word.rfind("--", 0) == 0) {
+      out.config.push_back(word);
+      if (equals == std::string::npos && i + 1 < words.size() && words[i + 1].rfind("-", 0) != 0)
+        out.config.push_back(words[++i]);
+    } else if (out.command.empty()) {
+      if (std::find(Commands().begin(), Commands().end(), word) == Commands().end())
+        status = absl::InvalidArgumentError(absl::StrCat("no command \"", word, "\"; the nearest is ", Nearest(word, Commands())));
+      out.command = word;
+    } else if (out.command == "doctor" && out.role.empty() &&
+               (word == "scheduler" || word == "server" || word == "worker")) {
+      out.role = word;
+    } else {
+      status = absl::InvalidArgumentError(absl::StrCat("unexpected \"", word, "\" after ", out.command));
+    }
+    if (!status.ok()) return status;
+  }
+  if (out.command.empty() && !out.help && !out.version)
+    return absl::InvalidArgumentError(absl::StrCat("a command is missing; one of ", absl::StrJoin(Commands(), ", ")));
+  if (out.follow && out.command != "events") return absl::InvalidArgumentError("--follow goes with events only");
+  return out;
+}
+
+std::string Usage() {
+  return R"(usage: sluicectl COMMAND [OPTION …]
+
+Commands
+  status                 the cluster: jobs and why they wait, servers, workers
+  workers                the workers of a job, rank by rank
+  shards                 the shards of a job: which server and event loop owns what
+  plan                   the plan of a job: servers, workers, tensors
+  events [--follow]      what happened; --follow goes on with what happens
+  config                 the scheduler's configuration and where each value came from; with --job that job's
+  doctor [ROLE]          tests this machine before ROLE (scheduler, server, worker) starts on it
+  codecs                 the gradient codecs of this build
+
+Options
+  --scheduler=HOST:PORT  where the scheduler is (also SLUICE_NODE_SCHEDULER; default 127.0.0.1:7700)
+  --job=NAME             which job; not needed where there is one
+  --json                 JSON instead of tables (events --follow: one object a line)
+  --watch[=SECONDS]      again and again, every 2 seconds by default
+  --timeout=SECONDS      how long a call may take; default 10
+  --after=N, --limit=N   events: only those after number N; at most N (default 1000)
+  --config=FILE, --node.KEY=VALUE, …   settings as of the daemons, for doctor
+  --version, --help
+
+Exit codes
+  0  done
+  1  the scheduler refused the request (no such job, …)
+  2  wrong command line or configuration
+  3  the scheduler could not be reached or did not answer in time
+  4  doctor: at least one check failed
+)";
+}
+
+}  // namespace sluice::ctl

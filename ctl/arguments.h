@@ -1,0 +1,33 @@
+// The command line of sluicectl.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace sluice::ctl {
+
+enum ExitCode { kExitOk = 0, kExitFailed = 1, kExitUsage = 2, kExitUnreachable = 3, kExitUnhealthy = 4 };
+
+struct Arguments {
+  std::string command;
+  std::string role;              // doctor
+  std::string job;
+  bool json = false;
+  bool follow = false;           // events
+  double watch_seconds = 0;      // 0 = once
+  double timeout_seconds = 10;
+  uint64_t after = 0;            // events
+  uint32_t limit = 0;            // events
+  bool help = false;
+  bool version = false;
+  std::vector<std::string> config;   // what is left: --scheduler and other settings, for base/config.h
+};
+
+// Without the program's name. INVALID_ARGUMENT says what would do.
+absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words);
+
+std::string Usage();
+
+}  // namespace sluice::ctl

@@ -1,0 +1,274 @@
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "base/version.h"
+#include "ctl/arguments.h"
+#include "ctl/doctor.h"
+#include "ctl/render.h"
+#include "ctl/table.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace sluice::ctl {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(Table, AlignsColumnsAndCleansCells) {
+  Table table({"NAME", ">N", "TEXT"});
+  table.Add({"a", "7", "x"});
+  table.Add({"longer", "1234"});
+  table.Add({"é\n\033[2J", "1", "y", "dropped"});
+  EXPECT_EQ(table.Text(),
+            "NAME       N  TEXT\n"
+            "a          7  x\n"
+            "longer  1234\n"
+            "é??[2J     1  y\n");
+}
+
+TEST(Table, NumbersForPeople) {
+  EXPECT_EQ(Bytes(0), "0 B");
+  EXPECT_EQ(Bytes(1023), "1023 B");
+  EXPECT_EQ(Bytes(64 << 20), "64.0 MiB");
+  EXPECT_EQ(Bytes(UINT64_MAX), "16.0 EiB");
+  EXPECT_EQ(Duration(1500), "1.5 s");
+  EXPECT_EQ(Duration(200'000), "3 min 20 s");
+  EXPECT_EQ(Duration(7'500'000), "2 h 5 min");
+  EXPECT_EQ(Duration(90'000'000), "1 d 1 h");
+}
+
+TEST(Arguments, TakesCommandsOptionsAndSettings) {
+  auto a = ParseArguments({"--scheduler", "h:1", "events", "--follow", "--json", "--after=7", "--limit", "3"});
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_EQ(a->command, "events");
+  EXPECT_TRUE(a->follow && a->json);
+  EXPECT_EQ(a->after, 7u);
+  EXPECT_EQ(a->limit, 3u);
+  EXPECT_THAT(a->config, ElementsAre("--scheduler", "h:1"));
+  EXPECT_EQ(ParseArguments({"status", "--watch"})->watch_seconds, 2);
+  EXPECT_EQ(ParseArguments({"status", "--watch", "0.5", "--job=j"})->watch_seconds, 0.5);
+  EXPECT_EQ(ParseArguments({"--watch", "status"})->command, "status");
+  EXPECT_EQ(ParseArguments({"doctor", "server", "--node.data_port=9"})->role, "server");
+  EXPECT_TRUE(ParseArguments({"--help"})->help);
+}
+
+TEST(Arguments, RefusesWithTheNearest) {
+  const auto error = [](std::vector<std::string> words) { return ParseArguments(words).status().ToString(); };
+  EXPECT_THAT(error({}), HasSubstr("status, shards"));
+  EXPECT_THAT(error({"statsu"}), HasSubstr("nearest is status"));
+  EXPECT_THAT(error({"status", "extra"}), HasSubstr("extra"));
+  EXPECT_THAT(error({"status", "--follow"}), HasSubstr("events"));
+  EXPECT_THAT(error({"status", "--job"}), HasSubstr("needs a value"));
+  EXPECT_THAT(error({"events", "--after=x"}), HasSubstr("--after"));
+  for (const char* seconds : {"0", "-1", "nan", "x", "1e9"})
+    EXPECT_THAT(error({"status", absl::StrCat("--watch=", seconds)}), HasSubstr("--watch")) << seconds;
+  EXPECT_THAT(error({"status", "--timeout=0"}), HasSubstr("--timeout"));
+}
+
+proto::Cluster SomeCluster() {
+  proto::Cluster cluster;
+  cluster.set_version("1.2.3");
+  cluster.set_uptime_ms(61'000);
+  auto* job = cluster.add_jobs();
+  job->set_job(1);
+  job->set_name("mnist");
+  job->set_state(proto::JOB_FORMING);
+  job->set_why("waiting for rank 1");
+  job->set_workers_expected(2);
+  job->set_workers_alive(1);
+  auto* server = cluster.add_members();
+  server->set_member(1);
+  server->set_role(proto::ROLE_SERVER);
+  server->set_id("s0");
+  server->set_rank(-1);
+  server->set_alive(true);
+  server->set_waiting_for("round 5 of fc1: rank 1");
+  return cluster;
+}
+
+TEST(Render, Cluster) {
+  const std::string text = Render(SomeCluster());
+  for (const char* part : {"scheduler 1.2.3, up 1 min 1 s", "mnist", "forming", "1/2", "mnist: waiting for rank 1",
+                           "server", "s0", "s0: round 5 of fc1: rank 1"})
+    EXPECT_THAT(text, HasSubstr(part));
+  EXPECT_THAT(Render(proto::Cluster()), HasSubstr("no job yet"));
+}
+
+TEST(Render, PlanShardsWorkersEventsConfig) {
+  proto::Plan plan;
+  plan.set_job(3);
+  plan.mutable_config()->set_name("j");
+  plan.set_state(proto::JOB_RUNNING);
+  plan.add_servers()->set_id("s0");
+  plan.mutable_servers(0)->add_lanes()->set_host("10.0.0.1");
+  plan.add_workers()->add_out_from_round(3);
+  plan.add_tensors()->mutable_spec()->set_name("fc1");
+  plan.mutable_tensors(0)->mutable_spec()->add_shape(784);
+  plan.mutable_tensors(0)->mutable_spec()->add_shape(128);
+  for (const char* part : {"job 3 \"j\"", "running", "10.0.0.1:0", "out", "fc1", "784x128"})
+    EXPECT_THAT(Render(plan), HasSubstr(part));
+
+  proto::ShardList shards;
+  shards.set_job("j");
+  EXPECT_THAT(Render(shards), HasSubstr("has not started"));
+  shards.add_shards()->set_server_id("s0");
+  EXPECT_THAT(Render(shards), HasSubstr("s0"));
+
+  proto::WorkerList workers;
+  workers.add_workers()->set_rank(0);
+  EXPECT_THAT(Render(workers), HasSubstr("RANK"));
+
+  proto::EventList events;
+  EXPECT_EQ(Render(events), "no events\n");
+  auto* event = events.add_events();
+  event->set_number(12);
+  event->set_unix_ms(1'700'000'000'123);
+  event->set_kind("job_failed");
+  event->set_text("line\nbreak");
+  EXPECT_THAT(Render(events), HasSubstr("2023-11-14T22:13:20.123Z"));
+  EXPECT_THAT(Render(*event), HasSubstr("line?break"));
+
+  proto::EffectiveConfig config;
+  config.add_values()->set_key("node.port");
+  EXPECT_THAT(Render(config), HasSubstr("node.port"));
+}
+
+TEST(Json, HasEveryFieldUnderItsOwnName) {
+  const auto json = nlohmann::json::parse(Json(SomeCluster()));
+  EXPECT_EQ(json["jobs"][0]["workers_expected"], 2);
+  EXPECT_EQ(json["jobs"][0]["tensors"], 0);
+  EXPECT_EQ(json["members"][0]["role"], "ROLE_SERVER");
+  const std::string line = Json(SomeCluster(), true);
+  EXPECT_EQ(line.find('\n'), line.size() - 1);
+}
+
+// A listening socket on a free loopback port.
+class Listener {
+ public:
+  Listener() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(fd_, 1), 0);
+    getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+  }
+  ~Listener() { close(fd_); }
+  int port() const { return port_; }
+
+ private:
+  int fd_, port_;
+};
+
+TEST(Doctor, NamesAndPorts) {
+  EXPECT_EQ(CheckName("127.0.0.1:1").level, Check::kOk);
+  EXPECT_EQ(CheckName("[::1]:1").level, Check::kOk);
+  EXPECT_EQ(CheckName("no colon").level, Check::kFail);
+  EXPECT_EQ(CheckName("no..name:1").level, Check::kFail);
+  int port;
+  {
+    Listener listener;
+    port = listener.port();
+    EXPECT_EQ(CheckReachable(absl::StrCat("127.0.0.1:", port), 5000).level, Check::kOk);
+    const Check taken = CheckPortFree("node.port", "127.0.0.1", port);
+    EXPECT_EQ(taken.level, Check::kFail);
+    EXPECT_THAT(taken.to_do, HasSubstr("ss -ltnp"));
+  }
+  const Check refused = CheckReachable(absl::StrCat("127.0.0.1:", port), 5000);
+  EXPECT_EQ(refused.level, Check::kFail);
+  EXPECT_THAT(refused.to_do, HasSubstr("start sluice-scheduler"));
+  EXPECT_EQ(CheckPortFree("node.port", "127.0.0.1", port).level, Check::kOk);
+  EXPECT_EQ(CheckPortFree("node.port", "127.0.0.1", 70000).level, Check::kFail);
+  EXPECT_EQ(CheckPortFree("node.port", "192.0.2.1", port).level, Check::kFail);   // no address of this machine
+}
+
+TEST(Doctor, ReleaseAndTime) {
+  EXPECT_EQ(CheckRelease(kVersion).level, Check::kOk);
+  EXPECT_EQ(CheckRelease("9.9").level, Check::kWarn);
+  proto::Cluster cluster;
+  cluster.set_uptime_ms(5000);
+  proto::EventList events;
+  EXPECT_EQ(CheckTime(cluster, events, 0).level, Check::kWarn);
+  events.add_events()->set_kind("scheduler_started");
+  events.mutable_events(0)->set_unix_ms(1000);
+  events.add_events()->set_kind("scheduler_started");
+  events.mutable_events(1)->set_unix_ms(100'000);   // the newest counts
+  EXPECT_EQ(CheckTime(cluster, events, 105'900).level, Check::kOk);
+  const Check ahead = CheckTime(cluster, events, 110'000);
+  EXPECT_EQ(ahead.level, Check::kWarn);
+  EXPECT_THAT(ahead.text, HasSubstr("5.0 s ahead"));
+  EXPECT_THAT(CheckTime(cluster, events, 100'000).text, HasSubstr("5.0 s behind"));
+}
+
+TEST(Doctor, ListeningOnLoopbackWithARemoteScheduler) {
+  proto::NodeConfig node;
+  node.set_listen("127.0.0.1");
+  node.set_scheduler("127.0.0.1:7700");
+  EXPECT_EQ(CheckListen(node).level, Check::kOk);
+  node.set_scheduler("10.0.0.1:7700");
+  EXPECT_EQ(CheckListen(node).level, Check::kFail);
+  node.set_advertise("10.0.0.2");
+  EXPECT_EQ(CheckListen(node).level, Check::kOk);
+}
+
+TEST(Doctor, StateFileAndInterfaces) {
+  std::string directory = testing::TempDir() + "/sluice-doctor-XXXXXX";
+  ASSERT_NE(mkdtemp(directory.data()), nullptr);
+  EXPECT_NE(CheckStateFile(directory + "/s.db").level, Check::kFail);
+  EXPECT_EQ(CheckStateFile(directory + "/no/s.db").level, Check::kFail);
+
+  for (const char* name : {"lo", "ethX"}) {
+    std::filesystem::create_directories(directory + "/net/" + name);
+    std::ofstream(directory + "/net/" + name + "/operstate") << "down\n";
+    std::ofstream(directory + "/net/" + name + "/mtu") << "9000\n";
+    std::ofstream(directory + "/net/" + name + "/speed") << "100000\n";
+  }
+  const std::vector<Check> checks = CheckInterfaces(directory + "/net");
+  ASSERT_EQ(checks.size(), 2u);
+  EXPECT_THAT(checks[0].text, HasSubstr("100000 Mb/s, MTU 9000"));
+  EXPECT_THAT(checks[0].text, HasSubstr("not usable"));
+  EXPECT_EQ(checks[1].level, Check::kWarn);
+  std::filesystem::remove_all(directory);
+}
+
+TEST(Doctor, ReportsAsTextAndJson) {
+  const std::vector<Check> checks = {{Check::kOk, "a", "fine", ""}, {Check::kFail, "name", "bad\xff", "do this"}};
+  EXPECT_EQ(Render(checks), "OK    a     fine\nFAIL  name  bad\xff\n            -> do this\n2 checks, 0 warnings, 1 failed\n");
+  EXPECT_EQ(nlohmann::json::parse(Json(checks))["checks"][1]["level"], "FAIL");
+  EXPECT_TRUE(AnyFailed(checks));
+  EXPECT_FALSE(AnyFailed({checks[0]}));
+}
+
+TEST(Doctor, ExaminesARoleWithoutAScheduler) {
+  proto::Config config;
+  config.mutable_node()->set_listen("127.0.0.1");
+  int port;
+  {
+    Listener listener;
+    port = listener.port();
+  }
+  config.mutable_node()->set_scheduler(absl::StrCat("127.0.0.1:", port));
+  EXPECT_TRUE(AnyFailed(Examine(config, "worker")));
+  config.mutable_node()->set_port(port);
+  int tested = 0;
+  for (const Check& check : Examine(config, "scheduler")) {
+    if (check.name != "node.port") continue;
+    EXPECT_EQ(check.level, Check::kOk) << check.text;
+    ++tested;
+  }
+  EXPECT_EQ(tested, 1);
+}
+
+}  // namespace
+}  // namespace sluice::ctl

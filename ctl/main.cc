@@ -1,0 +1,112 @@
+// sluicectl: asks a scheduler's admin service, examines this machine. Exit codes: ctl/arguments.h.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <functional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "base/config.h"
+#include "base/version.h"
+#include "compression/codec.h"
+#include "ctl/admin_client.h"
+#include "ctl/arguments.h"
+#include "ctl/doctor.h"
+#include "ctl/render.h"
+#include "nlohmann/json.hpp"
+#include "transport/control/grpc_quiet.h"
+
+namespace sluice::ctl {
+namespace {
+
+bool Print(const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  return std::fflush(stdout) == 0;   // false: nobody reads any more
+}
+
+int Complain(const absl::Status& status) {
+  std::fprintf(stderr, "sluicectl: %s: %s\n", absl::StatusCodeToString(status.code()).c_str(),
+               std::string(status.message()).c_str());
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ? kExitUnreachable : kExitFailed;
+}
+
+template <typename Message>
+int Show(const absl::StatusOr<Message>& message, const Arguments& arguments) {
+  if (!message.ok()) return Complain(message.status());
+  Print(arguments.json ? Json(*message, arguments.watch_seconds > 0) : Render(*message));
+  return kExitOk;
+}
+
+int Once(const Arguments& a, AdminClient* client) {
+  if (a.command == "status") return Show(client->GetCluster(), a);
+  if (a.command == "workers") return Show(client->ListWorkers(a.job), a);
+  if (a.command == "shards") return Show(client->ListShards(a.job), a);
+  if (a.command == "plan") return Show(client->GetPlan(a.job), a);
+  if (a.command == "config") return Show(client->GetConfig(a.job), a);
+  return Show(client->ListEvents(a.after, a.limit), a);
+}
+
+int Follow(const Arguments& a, AdminClient* client) {
+  const absl::Status status = client->WatchEvents(a.after, [&](const proto::Event& event) {
+    return Print(a.json ? Json(event, /*one_line=*/true) : Render(event));
+  });
+  return status.ok() ? kExitOk : Complain(status);
+}
+
+int Codecs(const Arguments& a) {
+  const std::vector<std::string> codecs = compression::KnownCodecs();
+  if (a.json) {
+    Print(nlohmann::json{{"codecs", codecs}}.dump(2) + "\n");
+    return kExitOk;
+  }
+  for (const std::string& codec : codecs) Print(codec + "\n");
+  return kExitOk;
+}
+
+int Run(const Arguments& a, const proto::Config& config) {
+  if (a.command == "codecs") return Codecs(a);
+  if (a.command == "doctor") {
+    const std::vector<Check> checks = Examine(config, a.role);
+    Print(a.json ? Json(checks) : Render(checks));
+    return AnyFailed(checks) ? kExitUnhealthy : kExitOk;
+  }
+  auto client = AdminClient::Create(config.node().scheduler(), static_cast<TimeNs>(a.timeout_seconds * kSecond));
+  if (a.follow) return Follow(a, client.get());
+  if (a.watch_seconds == 0) return Once(a, client.get());
+  const bool terminal = isatty(STDOUT_FILENO) == 1;
+  for (;;) {   // an unreachable scheduler may come back: said, and tried again
+    if (terminal && !a.json) Print("\033[H\033[2J");
+    const int code = Once(a, client.get());
+    if (code == kExitFailed) return code;
+    if (!Print("")) return kExitOk;
+    std::this_thread::sleep_for(std::chrono::duration<double>(a.watch_seconds));
+  }
+}
+
+int Main(int argc, char** argv) {
+  const absl::StatusOr<Arguments> arguments = ParseArguments({argv + 1, argv + argc});
+  if (!arguments.ok()) {
+    std::fprintf(stderr, "sluicectl: %s\n`sluicectl --help` shows all.\n", std::string(arguments.status().message()).c_str());
+    return kExitUsage;
+  }
+  if (arguments->help) return Print(Usage()) ? kExitOk : kExitFailed;
+  if (arguments->version) return Print(absl::StrCat("sluicectl ", kVersion, "\n")) ? kExitOk : kExitFailed;
+  ConfigOptions options;
+  options.program = "sluicectl";
+  if (arguments->role == "scheduler") options.defaults = "node { port: 7700 }";
+  const absl::StatusOr<LoadedConfig> loaded = LoadConfig(options, arguments->config, Environment::FromProcess());
+  if (!loaded.ok()) {
+    std::fprintf(stderr, "sluicectl: %s\n", std::string(loaded.status().message()).c_str());
+    return kExitUsage;
+  }
+  return Run(*arguments, loaded->config);
+}
+
+}  // namespace
+}  // namespace sluice::ctl
+
+int main(int argc, char** argv) {
+  sluice::control::SilenceGrpcLog();
+  return sluice::ctl::Main(argc, argv);
+}

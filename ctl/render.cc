@@ -1,0 +1,156 @@
+#include "ctl/render.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <ctime>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "ctl/table.h"
+
+namespace sluice::ctl {
+namespace {
+
+std::string StateText(proto::JobState state) {
+  switch (state) {
+    case proto::JOB_FORMING: return "forming";
+    case proto::JOB_RUNNING: return "running";
+    case proto::JOB_FINISHED: return "finished";
+    case proto::JOB_FAILED: return "failed";
+    default: return absl::StrCat("state ", static_cast<int>(state));
+  }
+}
+
+// Newest events carry the wall clock in UTC, to the millisecond.
+std::string Time(int64_t unix_ms) {
+  const std::time_t seconds = unix_ms / 1000;
+  std::tm utc{};
+  if (gmtime_r(&seconds, &utc) == nullptr) return absl::StrCat(unix_ms);
+  return absl::StrFormat("%04d-%02d-%02dT%02d:%02d:%02d.%03dZ", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday,
+                         utc.tm_hour, utc.tm_min, utc.tm_sec, unix_ms % 1000);
+}
+
+std::string Heard(const proto::MemberStatus& member) {
+  return member.member() == 0 ? "-" : absl::StrCat(Duration(member.since_heartbeat_ms()), " ago");
+}
+
+std::string Address(const proto::Address& address) {
+  return absl::StrCat(address.host(), ":", address.port(), address.unix_socket().empty() ? "" : " (shm)");
+}
+
+}  // namespace
+
+std::string Render(const proto::Cluster& cluster) {
+  std::string text = absl::StrCat("scheduler ", cluster.version(), ", up ", Duration(cluster.uptime_ms()), "\n\n");
+  if (cluster.jobs().empty()) {
+    absl::StrAppend(&text, "no job yet: the first worker makes it (job.name)\n");
+  } else {
+    Table jobs({">JOB", "NAME", "STATE", ">WORKERS", ">ROUND", ">TENSORS", "SIZE", ">SHARDS", ">PLAN"});
+    for (const proto::JobStatus& job : cluster.jobs())
+      jobs.Add({absl::StrCat(job.job()), job.name(), StateText(job.state()),
+                absl::StrCat(job.workers_alive(), "/", job.workers_expected()), absl::StrCat(job.round()),
+                absl::StrCat(job.tensors()), Bytes(job.parameter_bytes()), absl::StrCat(job.shards()),
+                absl::StrCat(job.plan_version())});
+    absl::StrAppend(&text, jobs.Text());
+    for (const proto::JobStatus& job : cluster.jobs())
+      if (!job.why().empty()) absl::StrAppend(&text, "  ", Clean(job.name()), ": ", Clean(job.why()), "\n");
+  }
+  absl::StrAppend(&text, "\n");
+  if (cluster.members().empty()) {
+    absl::StrAppend(&text, "no servers and no workers are there\n");
+    return text;
+  }
+  Table members({">NO", "ROLE", "JOB", ">RANK", "ID", "ADDRESS", "ALIVE", "HEARD", ">ROUND", "IN", "OUT"});
+  for (const proto::MemberStatus& m : cluster.members())
+    members.Add({absl::StrCat(m.member()), m.role() == proto::ROLE_SERVER ? "server" : "worker", m.job().empty() ? "-" : m.job(),
+                 m.rank() < 0 ? "-" : absl::StrCat(m.rank()), m.id(), m.address(), YesNo(m.alive()), Heard(m),
+                 absl::StrCat(m.round()), Bytes(m.wire_bytes_in()), Bytes(m.wire_bytes_out())});
+  absl::StrAppend(&text, members.Text());
+  for (const proto::MemberStatus& m : cluster.members())
+    if (!m.waiting_for().empty()) absl::StrAppend(&text, "  ", Clean(m.id()), ": ", Clean(m.waiting_for()), "\n");
+  return text;
+}
+
+std::string Render(const proto::ShardList& shards) {
+  if (shards.shards().empty()) return absl::StrCat("job ", Clean(shards.job()), " has no shards yet: it has not started\n");
+  Table table({">SHARD", "SERVER", ">LANE", ">TERM", ">PARTITIONS", "SIZE"});
+  for (const proto::ShardStatus& shard : shards.shards())
+    table.Add({absl::StrCat(shard.info().shard()), shard.server_id(), absl::StrCat(shard.info().lane()),
+               absl::StrCat(shard.info().term()), absl::StrCat(shard.partitions()), Bytes(shard.info().bytes())});
+  return absl::StrCat("job ", Clean(shards.job()), "\n", table.Text());
+}
+
+std::string Render(const proto::WorkerList& workers) {
+  Table table({">RANK", "ID", "ADDRESS", ">INCARNATION", "ALIVE", "HEARD", ">ROUND", "IN", "OUT", "WAITS FOR"});
+  for (const proto::MemberStatus& m : workers.workers())
+    table.Add({absl::StrCat(m.rank()), m.id().empty() ? "-" : m.id(), m.address().empty() ? "-" : m.address(),
+               absl::StrCat(m.incarnation()), YesNo(m.alive()), Heard(m), absl::StrCat(m.round()), Bytes(m.wire_bytes_in()),
+               Bytes(m.wire_bytes_out()), m.waiting_for()});
+  return table.Text();
+}
+
+std::string Render(const proto::Plan& plan) {
+  std::string text = absl::StrCat("job ", plan.job(), " \"", Clean(plan.config().name()), "\", plan version ", plan.version(),
+                                  ", ", StateText(plan.state()), plan.why().empty() ? "" : ": ", Clean(plan.why()), "\n");
+  absl::StrAppend(&text, "uid ", absl::Hex(plan.uid(), absl::kZeroPad16), ", ", plan.shards_size(),
+                  " shards, step coordinator: server ", plan.coordinator_server(), "\n\n");
+  Table servers({">SERVER", "ID", ">INCARNATION", "ALIVE", "CONTROL", "LANES"});
+  for (const proto::ServerInfo& s : plan.servers()) {
+    std::vector<std::string> lanes;
+    for (const proto::Address& lane : s.lanes()) lanes.push_back(Address(lane));
+    servers.Add({absl::StrCat(s.server()), s.id(), absl::StrCat(s.incarnation()), YesNo(s.alive()), s.control(),
+                 absl::StrJoin(lanes, ", ")});
+  }
+  Table workers({">RANK", "PROCESS", ">INCARNATION", "STATE"});
+  for (const proto::WorkerInfo& w : plan.workers()) {
+    const std::string state = w.finished()                   ? "finished"
+                              : w.out_from_round_size() > 0 ? "out"
+                              : w.alive()                    ? "alive"
+                                                             : "missing";
+    workers.Add({absl::StrCat(w.rank()), w.address().empty() ? "-" : w.address(), absl::StrCat(w.incarnation()), state});
+  }
+  absl::StrAppend(&text, servers.Text(), "\n", workers.Text(), "\n");
+  Table tensors({">TENSOR", "NAME", "SHAPE", "KIND", ">PRIORITY", ">PARTITIONS", ">FIRST"});
+  for (const proto::TensorInfo& t : plan.tensors()) {
+    const char* kind = t.spec().kind() == proto::TENSOR_BIAS ? "bias" : t.spec().kind() == proto::TENSOR_NORM ? "norm" : "weight";
+    tensors.Add({absl::StrCat(t.tensor()), t.spec().name(),
+                 t.spec().shape().empty() ? "scalar" : absl::StrJoin(t.spec().shape(), "x"), kind,
+                 absl::StrCat(t.spec().priority()), absl::StrCat(t.partition_elements_size()),
+                 absl::StrCat(t.first_partition())});
+  }
+  return absl::StrCat(text, plan.tensors().empty() ? "no tensors yet\n" : tensors.Text());
+}
+
+std::string Render(const proto::EffectiveConfig& config) {
+  Table table({"KEY", "VALUE", "SOURCE"});
+  for (const auto& value : config.values()) table.Add({value.key(), value.value(), value.source()});
+  return table.Text();
+}
+
+std::string Render(const proto::EventList& events) {
+  if (events.events().empty()) return "no events\n";
+  Table table({">NO", "TIME", "KIND", "JOB", "TEXT"});
+  for (const proto::Event& e : events.events())
+    table.Add({absl::StrCat(e.number()), Time(e.unix_ms()), e.kind(), e.job().empty() ? "-" : e.job(), e.text()});
+  return table.Text();
+}
+
+std::string Render(const proto::Event& e) {
+  return absl::StrFormat("%6d  %s  %-18s  %s  %s\n", e.number(), Time(e.unix_ms()), Clean(e.kind()),
+                         e.job().empty() ? "-" : Clean(e.job()), Clean(e.text()));
+}
+
+std::string Json(const google::protobuf::Message& message, bool one_line) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.add_whitespace = !one_line;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  if (const auto status = google::protobuf::util::MessageToJsonString(message, &text, options); !status.ok())
+    return "{}\n";   // only for messages with Any, of which there are none
+  if (text.empty() || text.back() != '\n') text.push_back('\n');
+  return text;
+}
+
+}  // namespace sluice::ctl

@@ -1,0 +1,24 @@
+// The admin service's answers as text for people and as JSON for programs. Pure functions.
+#pragma once
+
+#include <google/protobuf/message.h>
+
+#include <string>
+
+#include "proto/admin.pb.h"
+
+namespace sluice::ctl {
+
+std::string Render(const proto::Cluster& cluster);
+std::string Render(const proto::ShardList& shards);
+std::string Render(const proto::WorkerList& workers);
+std::string Render(const proto::Plan& plan);
+std::string Render(const proto::EffectiveConfig& config);
+std::string Render(const proto::EventList& events);
+std::string Render(const proto::Event& event);   // one line
+
+// One object; names as in the .proto files, fields of value zero included, so that scripts need no defaults. Without
+// line breaks if `one_line`.
+std::string Json(const google::protobuf::Message& message, bool one_line = false);
+
+}  // namespace sluice::ctl
