@@ -20,13 +20,15 @@ struct Entry {
   const char* decoder_parameter;   // any that is allowed: decoders ignore it
 };
 
-constexpr Entry kEntries[] = {   // in order of CodecId
+// In order of CodecId.
+constexpr Entry kEntries[] = {
     {"none", "", "fp32 as it is; 4 bytes an element, lossless", MakeNone, nullptr, ""},
     {"fp16", "", "IEEE half precision, saturating; 2 bytes an element", MakeFp16, nullptr, ""},
     {"bf16", "", "bfloat16; 2 bytes an element", MakeBf16, nullptr, ""},
     {"int8", "", "8-bit integers, one scale for 128 elements; 1.03 bytes an element", MakeInt8, nullptr, ""},
-    {"topk", "<ratio>", "the share <ratio> of elements with the largest magnitudes, as fp16; biased: needs error feedback",
-     nullptr, MakeTopK, "1"},
+    {"topk", "<ratio>",
+     "the share <ratio> of elements with the largest magnitudes, as fp16; biased: needs error feedback", nullptr,
+     MakeTopK, "1"},
 };
 
 std::string FullName(const Entry& entry) {

@@ -50,8 +50,8 @@ class Codec {
   virtual absl::Status Validate(ConstBytes in, size_t n) const = 0;
 
   // Untrusted input is allowed: never reads or writes out of bounds; on error out's content is unspecified (Decode) or
-  // partly added (DecodeAdd): Validate first where that matters. Each input byte is read once (it may lie in memory that
-  // a peer can change).
+  // partly added (DecodeAdd): Validate first where that matters. Each input byte is read once (it may lie in memory
+  // that a peer can change).
   virtual absl::Status Decode(ConstBytes in, std::span<float> out) const = 0;
   virtual absl::Status DecodeAdd(ConstBytes in, std::span<float> accumulator) const = 0;
 };

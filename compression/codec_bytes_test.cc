@@ -65,7 +65,8 @@ Bytes SlowTopK(const std::vector<float>& p, double ratio) {
   Bytes gaps;
   for (size_t first = 0; first < order.size(); first += 64) {
     std::vector<size_t> group;
-    for (size_t j = first; j < std::min(first + 64, order.size()); ++j) group.push_back(order[j] - (j == 0 ? 0 : order[j - 1] + 1));
+    for (size_t j = first; j < std::min(first + 64, order.size()); ++j)
+      group.push_back(order[j] - (j == 0 ? 0 : order[j - 1] + 1));
     int width = 0;
     while (*std::max_element(group.begin(), group.end()) >> width != 0) ++width;
     Append(static_cast<uint8_t>(width), &gaps);
@@ -178,7 +179,8 @@ TEST(CodecBytes, TopKDoesNotUnderflow) {
 // ||C(x) - x||^2 <= (1 - k/n) ||x||^2, but for the halves' rounding.
 TEST(CodecBytes, TopKContracts) {
   for (int shape = 0; shape < kShapes; ++shape) {
-    for (const auto& [name, ratio] : {std::pair{"topk:0.01", 0.01}, std::pair{"topk:0.1", 0.1}, std::pair{"topk:1", 1.0}}) {
+    for (const auto& [name, ratio] :
+         {std::pair{"topk:0.01", 0.01}, std::pair{"topk:0.1", 0.1}, std::pair{"topk:1", 1.0}}) {
       for (const size_t n : {size_t{1}, size_t{100}, size_t{4099}}) {
         const std::vector<float> x = MakeVector(shape, n, 15);
         const Encoded encoded = Encode(*Named(name), x, {}, 1);
@@ -196,7 +198,9 @@ TEST(CodecBytes, TopKContracts) {
 
 // What a stranger may send and no encoder does, bit by bit.
 TEST(CodecBytes, ValidateRefusesWhatNoEncoderWrites) {
-  const auto valid = [](const char* name, std::string_view hex, size_t n) { return Named(name)->Validate(Hex(hex), n).ok(); };
+  const auto valid = [](const char* name, std::string_view hex, size_t n) {
+    return Named(name)->Validate(Hex(hex), n).ok();
+  };
   EXPECT_TRUE(valid("none", "0000C07F", 1));      // lossless: a NaN passes
   EXPECT_TRUE(valid("fp16", "FF7B", 1));
   EXPECT_FALSE(valid("fp16", "007C", 1));         // infinity

@@ -1,4 +1,5 @@
-// What holds for every codec. Bytes and error bounds of each one: codec_bytes_test.cc. Over many rounds: feedback_test.cc.
+// What holds for every codec. Bytes and error bounds of each one: codec_bytes_test.cc. Over many rounds:
+// feedback_test.cc.
 #include "compression/codec.h"
 
 #include <bit>
@@ -67,7 +68,8 @@ TEST_P(EveryCodec, AMissingResidualIsZerosAndAnUnwantedOneChangesNothing) {
     }
     EXPECT_EQ(with.residual, without.residual);
     std::vector<std::byte> out(codec_->MaxEncodedBytes(n));
-    const auto size = codec_->Encode({.gradient = g, .residual = zeros, .residual_scale = 0.25f, .residual_out = {}}, out);
+    const auto size =
+        codec_->Encode({.gradient = g, .residual = zeros, .residual_scale = 0.25f, .residual_out = {}}, out);
     ASSERT_TRUE(size.ok()) << size.status();
     out.resize(*size);
     EXPECT_EQ(out, with.bytes);
@@ -97,7 +99,8 @@ TEST_P(EveryCodec, IsAPureFunction) {
   for (size_t t = 0; t < results.size(); ++t)
     threads.emplace_back([&, t] {
       std::vector<std::byte> out(codec_->MaxEncodedBytes(n) + t);
-      const auto size = codec_->Encode({.gradient = odd, .residual = {}, .residual_out = {}}, MutableBytes(out).subspan(t));
+      const auto size =
+          codec_->Encode({.gradient = odd, .residual = {}, .residual_out = {}}, MutableBytes(out).subspan(t));
       if (size.ok()) results[t].assign(out.begin() + static_cast<std::ptrdiff_t>(t),
                                        out.begin() + static_cast<std::ptrdiff_t>(t + *size));
     });
@@ -119,7 +122,8 @@ TEST_P(EveryCodec, SizesThatDoNotMatchAreRefusedAndNothingIsWritten) {
   };
   EXPECT_TRUE(refused({.gradient = g, .residual = e, .residual_out = residual}, out));
   EXPECT_TRUE(refused({.gradient = g, .residual = {}, .residual_out = short_residual}, out));
-  EXPECT_TRUE(refused({.gradient = g, .residual = {}, .residual_out = residual}, MutableBytes(out).first(out.size() - 1)));
+  EXPECT_TRUE(
+      refused({.gradient = g, .residual = {}, .residual_out = residual}, MutableBytes(out).first(out.size() - 1)));
   EXPECT_EQ(residual, std::vector<float>(300, 7.0f));
   EXPECT_EQ(short_residual, std::vector<float>(299, 7.0f));
 }
@@ -148,7 +152,8 @@ TEST_P(EveryCodec, DamagedBytesAreRefusedOrHarmless) {
     const size_t n = 1 + random.Below(300);
     Encoded encoded = Encode(*codec_, MakeVector(static_cast<int>(random.Below(kShapes)), n, random()), {}, 1);
     for (uint32_t flips = 1 + random.Below(4); flips > 0; --flips)
-      encoded.bytes[random.Below(static_cast<uint32_t>(encoded.bytes.size()))] ^= static_cast<std::byte>(1u << random.Below(8));
+      encoded.bytes[random.Below(static_cast<uint32_t>(encoded.bytes.size()))] ^=
+          static_cast<std::byte>(1u << random.Below(8));
     const absl::Status valid = codec_->Validate(encoded.bytes, n);
     std::vector<float> out(n);
     const absl::Status decoded = codec_->Decode(encoded.bytes, out);

@@ -22,8 +22,8 @@ inline absl::Status CheckEncodeArguments(const Codec& codec, const EncodeInput& 
     return absl::InvalidArgumentError(
         absl::StrCat(codec.name(), ": the residual has ", input.residual.size(), " elements, the gradient ", n));
   if (!input.residual_out.empty() && input.residual_out.size() != n)
-    return absl::InvalidArgumentError(
-        absl::StrCat(codec.name(), ": the new residual has ", input.residual_out.size(), " elements, the gradient ", n));
+    return absl::InvalidArgumentError(absl::StrCat(codec.name(), ": the new residual has ", input.residual_out.size(),
+                                                   " elements, the gradient ", n));
   if (out.size() < codec.MaxEncodedBytes(n))
     return absl::InvalidArgumentError(absl::StrCat(codec.name(), ": room for ", out.size(), " bytes, ", n,
                                                    " elements may take ", codec.MaxEncodedBytes(n)));

@@ -35,11 +35,13 @@ TEST_P(Feedback, SentPlusResidualIsTheSumOfGradients) {
     }
     // Roundings of g + e alone are lost: half a unit of fp32 of at most rounds * scale, each round.
     const double tolerance = static_cast<double>(rounds * rounds) * scale * 0x1p-24;
-    for (size_t i = 0; i < n; ++i) ASSERT_NEAR(sent[i] + residual[i], in[i], tolerance) << "shape " << shape << " at " << i;
+    for (size_t i = 0; i < n; ++i)
+      ASSERT_NEAR(sent[i] + residual[i], in[i], tolerance) << "shape " << shape << " at " << i;
   }
 }
 
-// Halving the rate doubles a residual in gradient units, so that rate * residual, what is owed to the parameters, stays.
+// Halving the rate doubles a residual in gradient units, so that rate * residual, what is owed to the parameters,
+// stays.
 TEST_P(Feedback, ResidualScaleCarriesTheDebtAcrossRates) {
   const size_t n = 1500;
   const float old_rate = 0.1f, new_rate = 0.05f;

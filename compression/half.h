@@ -34,7 +34,8 @@ inline uint16_t Fp16FromFloat(float value) {   // not for NaN
 
 inline float FloatFromFp16(uint16_t half) {   // NaNs become quiet, payload kept
   const uint32_t sign = (half & 0x8000u) << 16, exponent = half & 0x7C00u, mantissa = half & 0x3FFu;
-  if (exponent == 0) return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(static_cast<float>(mantissa) * 0x1p-24f));
+  if (exponent == 0)
+    return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(static_cast<float>(mantissa) * 0x1p-24f));
   if (exponent == 0x7C00) return std::bit_cast<float>(sign | 0x7F800000 | (mantissa << 13) | (mantissa ? 0x400000 : 0));
   return std::bit_cast<float>(sign | (((half & 0x7FFFu) << 13) + (112u << 23)));
 }

@@ -54,7 +54,8 @@ class HalfCodec final : public Codec {
   }
 
   absl::Status Decode(ConstBytes in, std::span<float> out) const override {
-    if (in.size() != MaxEncodedBytes(out.size())) return WrongSize(*this, in.size(), out.size(), MaxEncodedBytes(out.size()));
+    if (in.size() != MaxEncodedBytes(out.size()))
+      return WrongSize(*this, in.size(), out.size(), MaxEncodedBytes(out.size()));
     Format::Decode(in.data(), out.size(), out.data());
     return absl::OkStatus();
   }

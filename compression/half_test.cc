@@ -54,7 +54,8 @@ std::vector<float> Interesting() {
   PhiloxRandom random(1);
   while (values.size() < 60000)
     if (const float v = std::bit_cast<float>(random()); std::isfinite(v)) values.push_back(v);
-  while (values.size() < 120000) values.push_back((random.Uniform() - 0.5f) * std::ldexp(1.0f, static_cast<int>(random.Below(44)) - 26));
+  while (values.size() < 120000)
+    values.push_back((random.Uniform() - 0.5f) * std::ldexp(1.0f, static_cast<int>(random.Below(44)) - 26));
   return values;
 }
 

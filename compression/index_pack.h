@@ -1,7 +1,7 @@
 // Rising indices in few bytes: gaps packed by groups of 64, or a bitmap. docs/codecs.md has the bytes.
 //
-//   gaps    gap = index - previous index - 1 (the first: index). 64 gaps a group: one byte, the width w of the widest gap
-//           in bits, then the gaps of w bits each, lowest bit first, padded with zeros to whole bytes (none in a full group).
+//   gaps    gap = index - previous index - 1 (the first: index). 64 gaps a group: one byte, the width w of the widest
+//           gap in bits, then the gaps of w bits each, lowest bit first, padded with zeros to whole bytes.
 //   bitmap  ceil(n / 8) bytes; bit i % 8 of byte i / 8 says whether index i is there; bits from n on are zero.
 #pragma once
 
@@ -55,7 +55,8 @@ absl::Status VisitGaps(ConstBytes in, size_t count, size_t n, Visit visit) {
       if (next >= n) return absl::InvalidArgumentError(absl::StrCat("entry ", first + j, ": index ", next, " of ", n));
       indices[j] = static_cast<uint32_t>(next++);
     }
-    if (const size_t used = members * width; used % 8 != 0 && static_cast<unsigned>(packed[bytes - 1]) >> (used % 8) != 0)
+    if (const size_t used = members * width;
+        used % 8 != 0 && static_cast<unsigned>(packed[bytes - 1]) >> (used % 8) != 0)
       return absl::InvalidArgumentError(absl::StrCat("indices of entry ", first, ": padding is not zero"));
     visit(first, std::span<const uint32_t>(indices, members));
   }
@@ -68,7 +69,8 @@ absl::Status VisitGaps(ConstBytes in, size_t count, size_t n, Visit visit) {
 template <typename Visit>
 absl::Status VisitBitmap(ConstBytes in, size_t count, size_t n, Visit visit) {
   if (in.size() != BitmapBytes(n))
-    return absl::InvalidArgumentError(absl::StrCat("a bitmap of ", n, " bits has ", BitmapBytes(n), " bytes, not ", in.size()));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a bitmap of ", n, " bits has ", BitmapBytes(n), " bytes, not ", in.size()));
   size_t seen = 0, pending = 0;
   uint32_t indices[kGapGroup];
   for (size_t at = 0; at < in.size(); at += 8) {
@@ -88,7 +90,8 @@ absl::Status VisitBitmap(ConstBytes in, size_t count, size_t n, Visit visit) {
   }
   if (pending > 0) visit(seen, std::span<const uint32_t>(indices, pending));
   if (seen + pending != count)
-    return absl::InvalidArgumentError(absl::StrCat("the bitmap has ", seen + pending, " bits set for ", count, " entries"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the bitmap has ", seen + pending, " bits set for ", count, " entries"));
   return absl::OkStatus();
 }
 

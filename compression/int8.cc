@@ -2,7 +2,8 @@
 // (docs/codecs.md).
 //
 // For a block with amax = max |p|:
-//   amax >= 2^-118: scale = min(amax / 127, kMaxScale), code = p * (127 / amax) rounded half to even, value = code * scale
+//   amax >= 2^-118: scale = min(amax / 127, kMaxScale), code = p * (127 / amax) rounded half to even,
+//                   value = code * scale
 //   below, zeros included: scale = 0, codes = 0; the block stays in the residual
 // Both quotients are one IEEE division a block. kMaxScale is the largest whose 127-fold is finite in fp32: the plain
 // quotient of the largest float is not.
@@ -71,8 +72,9 @@ class Int8 final : public Codec {
     uint8_t found = 0;
     for (size_t i = 0; i < n; ++i) found |= codes[i] == std::byte{0x80};
     if (found != 0)
-      return absl::InvalidArgumentError(absl::StrCat("int8: code ", std::find(codes, codes + n, std::byte{0x80}) - codes,
-                                                     " of ", n, " is -128, which no encoder writes"));
+      return absl::InvalidArgumentError(absl::StrCat("int8: code ",
+                                                     std::find(codes, codes + n, std::byte{0x80}) - codes, " of ", n,
+                                                     " is -128, which no encoder writes"));
     return absl::OkStatus();
   }
 

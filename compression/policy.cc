@@ -41,10 +41,11 @@ absl::Status CheckCodecConfig(const proto::JobConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec, MakeNamed("codec", PushCodec(config)));
   SLUICE_RETURN_IF_ERROR(MakeNamed("reply_codec", ReplyCodec(config)).status());
   if (codec->biased() && config.no_error_feedback() && !config.allow_biased())
-    return absl::InvalidArgumentError(
-        absl::StrCat("job.codec ", codec->name(), " is biased and job.no_error_feedback is set: what it leaves out is lost, "
-                     "and training gets worse or diverges. Unset job.no_error_feedback, or set job.allow_biased if this "
-                     "is what you want"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "job.codec ", codec->name(),
+        " is biased and job.no_error_feedback is set: what it leaves out is lost, "
+        "and training gets worse or diverges. Unset job.no_error_feedback, or set job.allow_biased if this "
+        "is what you want"));
   return absl::OkStatus();
 }
 

@@ -11,8 +11,8 @@
 
 namespace sluice::compression {
 
-// Checks the codec part of a job's configuration: both names are known, and a biased codec (topk) is not used for pushes
-// without error feedback unless allow_biased asks for it.
+// Checks the codec part of a job's configuration: both names are known, and a biased codec (topk) is not used for
+// pushes without error feedback unless allow_biased asks for it.
 absl::Status CheckCodecConfig(const proto::JobConfig& config);
 
 // Codec name for pushes of this tensor. Biases, norms and tensors below codec_min_elements (0 = 1024) travel as "none".

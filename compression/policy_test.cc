@@ -73,7 +73,8 @@ TEST(Policy, RepliesAreCompressedToo) {
 }
 
 TEST(Policy, UnknownNamesSayWhichFieldAndWhatIsNear) {
-  EXPECT_NE(CheckCodecConfig(Job("int9")).message().find("job.codec: no codec \"int9\"; the nearest is \"int8\""), std::string::npos);
+  EXPECT_NE(CheckCodecConfig(Job("int9")).message().find("job.codec: no codec \"int9\"; the nearest is \"int8\""),
+            std::string::npos);
   proto::JobConfig config = Job("int8");
   config.set_reply_codec("fp17");
   EXPECT_NE(CheckCodecConfig(config).message().find("job.reply_codec"), std::string::npos);

@@ -50,9 +50,13 @@ inline std::vector<float> MakeVector(int shape, size_t n, uint64_t seed) {
       case kAllEqual: v = 0.1f; break;
       case kNegative: v = -0.5f - random.Uniform(); break;
       case kDenormals: v = std::bit_cast<float>(random.Below(1 << 22) | random.Below(2) << 31); break;
-      case kHuge: v = (random.Chance(0.5) ? 1.0f : -1.0f) * std::numeric_limits<float>::max() * (1 - random.Uniform() / 8); break;
+      case kHuge:
+        v = (random.Chance(0.5) ? 1.0f : -1.0f) * std::numeric_limits<float>::max() * (1 - random.Uniform() / 8);
+        break;
       case kBeyondFp16: v = 1e6f * gaussian(); break;
-      case kMixed: v = random.Chance(0.1) ? 0.0f : std::ldexp(gaussian(), static_cast<int>(random.Below(100)) - 70); break;
+      case kMixed:
+        v = random.Chance(0.1) ? 0.0f : std::ldexp(gaussian(), static_cast<int>(random.Below(100)) - 70);
+        break;
       case kOneSpike: v = i == n / 2 ? 1e4f : 1e-6f * gaussian(); break;
       case kTies: v = static_cast<float>(static_cast<int>(random.Below(5)) - 2); break;
     }
@@ -78,12 +82,14 @@ struct Encoded {
   std::vector<float> residual;
 };
 
-inline Encoded Encode(const Codec& codec, const std::vector<float>& gradient, const std::vector<float>& residual, float scale) {
+inline Encoded Encode(const Codec& codec, const std::vector<float>& gradient, const std::vector<float>& residual,
+                      float scale) {
   Encoded encoded;
   encoded.bytes.resize(codec.MaxEncodedBytes(gradient.size()));
   encoded.residual.assign(gradient.size(), -1.0f);
   const auto size = codec.Encode(
-      {.gradient = gradient, .residual = residual, .residual_scale = scale, .residual_out = encoded.residual}, encoded.bytes);
+      {.gradient = gradient, .residual = residual, .residual_scale = scale, .residual_out = encoded.residual},
+      encoded.bytes);
   EXPECT_TRUE(size.ok()) << size.status();
   encoded.bytes.resize(size.value_or(0));
   return encoded;

@@ -1,4 +1,5 @@
-// topk:<ratio>: the k = max(1, ceil(ratio n)) largest magnitudes as fp16 with one power of two for all (docs/codecs.md).
+// topk:<ratio>: the k = max(1, ceil(ratio n)) largest magnitudes as fp16 with one power of two for all
+// (docs/codecs.md).
 //
 //   0  u32  count of entries, at most k: zeros are never sent
 //   4  i16  exponent E: value = half * 2^E
@@ -6,8 +7,8 @@
 //   7  u8   0
 //   8       count halves, in rising order of their indices
 //           indices (compression/index_pack.h), to the end
-// E = max(floor(log2 amax) - 15, -126): the largest magnitude lands in [2^15, 2^16), where halves above 65504 saturate, so
-// small gradients do not underflow and large ones lose nothing but the last bit.
+// E = max(floor(log2 amax) - 15, -126): the largest magnitude lands in [2^15, 2^16), where halves above 65504 saturate,
+// so small gradients do not underflow and large ones lose nothing but the last bit.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -54,11 +55,13 @@ class TopK final : public Codec {
 
   absl::Status Validate(ConstBytes in, size_t n) const override {
     size_t bad = SIZE_MAX;
-    SLUICE_RETURN_IF_ERROR(Visit(in, n, [&](size_t first, std::span<const uint32_t> indices, const std::byte* halves, float) {
-      const size_t at = FirstNonfiniteHalf(halves, indices.size(), 0x7C00);
-      if (at != indices.size() && bad == SIZE_MAX) bad = first + at;
-    }));
-    if (bad != SIZE_MAX) return absl::InvalidArgumentError(absl::StrCat("topk: the value of entry ", bad, " is not finite"));
+    SLUICE_RETURN_IF_ERROR(
+        Visit(in, n, [&](size_t first, std::span<const uint32_t> indices, const std::byte* halves, float) {
+          const size_t at = FirstNonfiniteHalf(halves, indices.size(), 0x7C00);
+          if (at != indices.size() && bad == SIZE_MAX) bad = first + at;
+        }));
+    if (bad != SIZE_MAX)
+      return absl::InvalidArgumentError(absl::StrCat("topk: the value of entry ", bad, " is not finite"));
     return absl::OkStatus();
   }
 
@@ -154,8 +157,8 @@ absl::Status TopK::Visit(ConstBytes in, size_t n, F f) const {
   if (header.exponent < kMinExponent || header.exponent > kMaxExponent)
     return absl::InvalidArgumentError(absl::StrCat("topk: an exponent of ", header.exponent));
   if (header.form > kBitmap || header.zero != 0)
-    return absl::InvalidArgumentError(
-        absl::StrCat("topk: index form ", static_cast<int>(header.form), ", reserved byte ", static_cast<int>(header.zero)));
+    return absl::InvalidArgumentError(absl::StrCat("topk: index form ", static_cast<int>(header.form),
+                                                   ", reserved byte ", static_cast<int>(header.zero)));
   const std::byte* halves = in.data() + kHeaderBytes;
   const ConstBytes packed = in.subspan(kHeaderBytes + 2 * size_t{header.count});
   const float unit = PowerOfTwo(header.exponent);
@@ -173,8 +176,8 @@ absl::StatusOr<std::unique_ptr<Codec>> MakeTopK(std::string_view parameter) {
   const std::string text(parameter.substr(0, 80));
   double ratio = 0;
   if (text.size() != parameter.size() || !absl::SimpleAtod(text, &ratio) || !(ratio > 0 && ratio <= 1))
-    return absl::InvalidArgumentError(absl::StrCat("codec \"topk:", text,
-                                                   "\": the ratio must be a number above 0 and at most 1, as in topk:0.01"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("codec \"topk:", text, "\": the ratio must be a number above 0 and at most 1, as in topk:0.01"));
   return std::make_unique<TopK>(ratio, absl::StrCat("topk:", text));
 }
 

@@ -20,8 +20,8 @@ class TopKSelector {
  public:
   void Count(std::span<const float> values);
 
-  // Indices in rising order, at most k (fewer if there are fewer that are not zero). `values` are those that were counted,
-  // in the same order; fewer than 2^32.
+  // Indices in rising order, at most k (fewer if there are fewer that are not zero). `values` are those that were
+  // counted, in the same order; fewer than 2^32.
   std::vector<uint32_t> Select(std::span<const float> values, size_t k) const;
 
  private:

@@ -57,7 +57,8 @@ TEST(TopKSelect, EqualsAStableSortByMagnitude) {
     const size_t n = 1 + random.Below(seed % 10 == 0 ? 5000 : 200);
     const std::vector<float> values = Make(random, static_cast<int>(seed % kShapes), n);
     for (const size_t k : {size_t{1}, size_t{1 + random.Below(static_cast<uint32_t>(n))}, (n + 99) / 100, n})
-      ASSERT_EQ(Fast(values, k, random.Below(static_cast<uint32_t>(n))), Slow(values, k)) << "seed " << seed << " k " << k;
+      ASSERT_EQ(Fast(values, k, random.Below(static_cast<uint32_t>(n))), Slow(values, k))
+          << "seed " << seed << " k " << k;
   }
 }
 

@@ -4,7 +4,8 @@
 //
 // 64 MiB of fp32 in partitions of 4 MiB, as a worker sends them. GB/s are fp32 bytes that go in (encode) or come out
 // (decode, add) a second of the thread's CPU time; memcpy's are bytes copied. Every repetition times each cell once, in
-// turn; the table has the medians, and their ratio to memcpy's. "none" validates by its size alone, so it has no figure.
+// turn; the table has the medians, and their ratio to memcpy's. "none" validates by its size alone, so it has no
+// figure.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -63,7 +63,8 @@ void ExactSum::Clear() { Assign(size()); }
 void ExactSum::Release() { *this = ExactSum(); }
 
 size_t ExactSum::MemoryBytes() const {
-  return (below_.capacity() + home_.capacity() + above_.capacity()) * sizeof(int64_t) + top_.capacity() * sizeof(int32_t);
+  return (below_.capacity() + home_.capacity() + above_.capacity()) * sizeof(int64_t) +
+         top_.capacity() * sizeof(int32_t);
 }
 
 void ExactSum::Add(std::span<const float> values) {
@@ -109,7 +110,8 @@ void ExactSum::Round(std::span<float> out) const {
       continue;
     }
     // |above| < 2^54, so the whole fits into 119 bits and a sign.
-    const __int128 total = (static_cast<__int128>(above_[i]) << 64) + (static_cast<__int128>(home_[i]) << 32) + below_[i];
+    const __int128 total =
+        (static_cast<__int128>(above_[i]) << 64) + (static_cast<__int128>(home_[i]) << 32) + below_[i];
     const bool negative = total < 0;
     const unsigned __int128 magnitude = negative ? -static_cast<unsigned __int128>(total) : total;
     out[i] = RoundScaled(negative, magnitude, 32 * (top_[i] - 1) - 149);

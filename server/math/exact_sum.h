@@ -1,18 +1,18 @@
 // Reproducible sums of fp32 values: any order of additions and any tree of merges gives the same bits.
 //
-// After Demmel & Nguyen, "Parallel Reproducible Summation" (2015), with integers for bins. The line of fp32 exponents is
-// cut into a fixed grid of 32-bit bins: bin j counts units of 2^(32 j - 149). A finite value is M * 2^(p - 149) with a
-// whole |M| < 2^24 and 0 <= p <= 253; its home bin is p / 32, and M << (p % 32) falls exactly into that bin (the low 32
-// bits) and the one above (at most 23 bits).
+// After Demmel & Nguyen, "Parallel Reproducible Summation" (2015), with integers for bins. The line of fp32 exponents
+// is cut into a fixed grid of 32-bit bins: bin j counts units of 2^(32 j - 149). A finite value is M * 2^(p - 149) with
+// a whole |M| < 2^24 and 0 <= p <= 253; its home bin is p / 32, and M << (p % 32) falls exactly into that bin (the low
+// 32 bits) and the one above (at most 23 bits).
 //
 // An element keeps a window of three bins, top-1, top and top+1, where top is the highest home bin that it has seen.
 // When a higher one arrives the window moves up and the bins below it are dropped; parts of later values that lie below
-// the window are dropped too. At the end bin j of the window holds exactly the sum of all values' parts in bin j, because
-// whatever window a value met was not above the last one: hence no order can be seen in the result. What is dropped is
-// below 2^-55 of the largest magnitude for each value; the rest is rounded once (half to even).
+// the window are dropped too. At the end bin j of the window holds exactly the sum of all values' parts in bin j,
+// because whatever window a value met was not above the last one: hence no order can be seen in the result. What is
+// dropped is below 2^-55 of the largest magnitude for each value; the rest is rounded once (half to even).
 //
-// Bins are int64 and take parts below 2^32: 2^31 additions, merges included, cannot overflow. A NaN or infinity makes its
-// element NaN whatever else comes. Sums of zeros of any sign are +0. Memory: 28 bytes an element.
+// Bins are int64 and take parts below 2^32: 2^31 additions, merges included, cannot overflow. A NaN or infinity makes
+// its element NaN whatever else comes. Sums of zeros of any sign are +0. Memory: 28 bytes an element.
 #pragma once
 
 #include <cstddef>

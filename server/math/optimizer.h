@@ -1,19 +1,19 @@
 // Optimizers: how a partition's parameters change by one reduced gradient.
 //
 // fp32 arithmetic, one rounding an operation, in the order written below; the same bits on every machine and build (no
-// fused multiply-add). Scalars that depend on the step only (bias corrections, decay factor) are computed in fp64 once a
-// call and rounded once to fp32. Powers are products by repeated squaring, so no libm is asked.
+// fused multiply-add). Scalars that depend on the step only (bias corrections, decay factor) are computed in fp64 once
+// a call and rounded once to fp32. Powers are products by repeated squaring, so no libm is asked.
 //
 // With g = scale * gradient, r = rate, w = weight decay (0 on biases and norms unless decay_all), d = fp32(1 - r w),
 // and state vectors m, v that start at zero:
 //
 //   sgd       x = d x - r g
 //   momentum  m = mu m + g;                 x = d x - r m            Polyak 1964, without dampening
-//   nesterov  m = mu m + g;                 x = d x - r (g + mu m)   Sutskever et al. 2013, section 2, in PyTorch's form
+//   nesterov  m = mu m + g;                 x = d x - r (g + mu m)   Sutskever et al. 2013, in PyTorch's form
 //   adagrad   g = g + w x; v = v + g g;     x = x - r g / (sqrt(v) + eps)                  Duchi et al. 2011
 //   adam      g = g + w x; m = b1 m + (1-b1) g; v = b2 v + (1-b2) g g;
-//             x = x - (r/(1-b1^t)) (m / (sqrt(v) c + eps)), c = fp32(1/sqrt(1-b2^t))       Kingma & Ba 2015, algorithm 1
-//   adamw     as adam without "g + w x", from d x instead of x      Loshchilov & Hutter 2019, algorithm 2 (decay by r w)
+//             x = x - (r/(1-b1^t)) (m / (sqrt(v) c + eps)), c = fp32(1/sqrt(1-b2^t))     Kingma & Ba 2015, alg. 1
+//   adamw     as adam without "g + w x", from d x instead of x    Loshchilov & Hutter 2019, alg. 2 (decay by r w)
 //   lamb      m, v as adamw; u = (m h) / (sqrt(v) c + eps) + w x, h = fp32(1/(1-b1^t));
 //             x = x - fp32(r trust) u, trust = |x| / |u| over the tensor                   You et al. 2020, algorithm 2
 //   none      x = g: the value of the partition is the aggregate
@@ -45,8 +45,8 @@ struct LayerNorms {
 
 class Optimizer {
  public:
-  // INVALID_ARGUMENT names the field, its value and what is allowed; an unknown kind names the nearest. Zero fields mean
-  // the defaults of proto/config.proto.
+  // INVALID_ARGUMENT names the field, its value and what is allowed; an unknown kind names the nearest. Zero fields
+  // mean the defaults of proto/config.proto.
   static absl::StatusOr<Optimizer> Create(const proto::OptimizerConfig& config, proto::TensorKind kind);
 
   bool none() const { return kind_ == Kind::kNone; }

@@ -119,7 +119,8 @@ TEST(Optimizer, WritesTheBitsOfTheScalarFormulas) {
         optimizer.Apply(x, g, state, params);
         for (size_t i = 0; i < n; ++i) reference.Step(&rx[i], g[i], &rm[i], &rv[i], params);
         for (size_t i = 0; i < n; ++i)
-          ASSERT_EQ(std::bit_cast<uint32_t>(x[i]), std::bit_cast<uint32_t>(rx[i])) << kind << " step " << t << " at " << i;
+          ASSERT_EQ(std::bit_cast<uint32_t>(x[i]), std::bit_cast<uint32_t>(rx[i]))
+              << kind << " step " << t << " at " << i;
       }
       for (size_t i = 0; i < n && optimizer.StateVectors() > 0; ++i) ASSERT_EQ(state[i], rm[i]) << kind;
       for (size_t i = 0; i < n && optimizer.StateVectors() > 1; ++i) ASSERT_EQ(state[n + i], rv[i]) << kind;

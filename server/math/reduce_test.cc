@@ -92,7 +92,8 @@ TEST(RoundSum, MeanIsADivision) {
   for (const proto::Order order : kOrders) {
     RoundSum sum(order, 1);
     sum.AddValues(std::vector<float>{1.0f});
-    for (uint32_t n = 1; n < 200; ++n) EXPECT_EQ(Finish(sum, proto::REDUCTION_MEAN, n)[0], 1.0f / static_cast<float>(n));
+    for (uint32_t n = 1; n < 200; ++n)
+      EXPECT_EQ(Finish(sum, proto::REDUCTION_MEAN, n)[0], 1.0f / static_cast<float>(n));
   }
 }
 
