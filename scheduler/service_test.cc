@@ -2,6 +2,7 @@
 #include "scheduler/service.h"
 
 #include <arpa/inet.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -259,6 +260,49 @@ TEST(Service, AJobFromRegistrationToItsEnd) {
   EXPECT_EQ(event.kind(), "job_finished");
   watching.TryCancel();
   EXPECT_EQ(events->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+// One unary or bidirectional call by name with raw messages, as generic tools make it.
+std::string RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method, const std::string& request) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kPatience);
+  grpc::CompletionQueue queue;
+  void* tag;
+  bool ok = false;
+  auto call = stub.PrepareCall(&context, method, &queue);
+  call->StartCall(nullptr);
+  queue.Next(&tag, &ok);
+  grpc::Slice slice(request);
+  grpc::ByteBuffer out(&slice, 1), in;
+  call->WriteLast(out, grpc::WriteOptions(), nullptr);
+  queue.Next(&tag, &ok);
+  call->Read(&in, nullptr);
+  queue.Next(&tag, &ok);
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  queue.Next(&tag, &ok);
+  queue.Shutdown();
+  while (queue.Next(&tag, &ok)) {
+  }
+  EXPECT_TRUE(status.ok()) << method << ": " << status.error_message();
+  std::vector<grpc::Slice> slices;
+  std::string text;
+  if (in.Valid() && in.Dump(&slices).ok())
+    for (const grpc::Slice& part : slices) text.append(reinterpret_cast<const char*>(part.begin()), part.size());
+  return text;
+}
+
+TEST(Service, HealthAndReflectionAreOn) {
+  MemoryStore store;
+  Daemon daemon(&store, 0);
+  // HealthCheckRequest{} -> HealthCheckResponse{status: SERVING}.
+  EXPECT_EQ(RawCall(daemon.Channel(), "/grpc.health.v1.Health/Check", ""), std::string("\x08\x01", 2));
+  // ServerReflectionRequest{list_services: ""}.
+  const std::string services = RawCall(
+      daemon.Channel(), "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo", std::string("\x3a\x00", 2));
+  for (const char* name : {"sluice.proto.Admin", "sluice.proto.Control", "grpc.health.v1.Health"})
+    EXPECT_THAT(services, HasSubstr(name));
 }
 
 TEST(Service, VersionSkewRefusesTheMember) {
