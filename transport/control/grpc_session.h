@@ -23,7 +23,7 @@ class GrpcSession {
   };
   static std::unique_ptr<GrpcSession> Create(std::string address, transport::Loop* loop, Callbacks callbacks);
   // Cancels the stream, waits for gRPC's threads to let go. On the loop's thread, or after the loop stopped; the loop
-  // outlives the session. No callback follows.
+  // outlives the session. No callback follows; it may be destroyed from inside one.
   virtual ~GrpcSession() = default;
   // (Re)opens the stream after delay; up or down follows. A stream that is still open is given up without a down.
   virtual void Open(TimeNs delay) = 0;
