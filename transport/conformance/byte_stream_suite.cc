@@ -19,7 +19,7 @@ std::vector<std::byte> Encode(FrameHeader header, ConstBytes payload, bool hash)
   }
   std::vector<std::byte> out(kHeaderBytes + payload.size());
   EncodeHeader(header, out.data());
-  std::memcpy(out.data() + kHeaderBytes, payload.data(), payload.size());
+  std::copy(payload.begin(), payload.end(), out.begin() + kHeaderBytes);
   return out;
 }
 
