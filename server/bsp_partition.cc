@@ -28,7 +28,7 @@ bool IsBroadcast(const FrameHeader& push) {
 BspPartition::BspPartition(PartitionShape shape, std::unique_ptr<compression::Codec> reply_codec, ValueState values,
                            JobContext* job)
     : Partition(std::move(shape), std::move(reply_codec), std::move(values), job),
-      reducer_(job->semantics->order, shape_.elements, job->values, job->exact) {}
+      reducer_(job->semantics->order, job->semantics->reduction, shape_.elements, job->values, job->exact) {}
 
 Partition::Admission BspPartition::Admit(LinkId link, const FrameHeader& push) {
   Seat& seat = seats_[push.rank];
@@ -127,8 +127,9 @@ absl::Status BspPartition::Contribute(LinkId link, const FrameHeader& push, Payl
     job_->observer->OnContribution({job_->job, push.rank, push.incarnation, shape_.tensor, shape_.partition, open_,
                                     push.codec, push.flags, push.elements, payload.bytes()});
   }
-  absl::Status added = reducer_.Add(push.rank, kind_ == Kind::kGradient ? codec : nullptr, std::move(payload),
-                                    LowestMissing());
+  const uint32_t missing = LowestMissing();
+  absl::Status added = reducer_.Add(push.rank, kind_ == Kind::kGradient ? codec : nullptr, std::move(payload), missing,
+                                    /*last=*/missing == seats_.size());
   if (!added.ok()) {
     // It was validated, so this is memory: ours, or a peer's that changed under our eyes. The sum is lost.
     job_->fail(absl::Status(added.code(), absl::StrCat("round ", open_, " of ", Name(), ": ", added.message())));
@@ -174,13 +175,13 @@ void BspPartition::CloseBroadcast() {
 }
 
 void BspPartition::CloseGradient() {
-  auto sum = reducer_.Finish(semantics().reduction);
-  if (!sum.ok()) {
-    job_->fail(absl::Status(sum.status().code(), absl::StrCat(Name(), ": ", sum.status().message())));
+  auto reduced = reducer_.Finish();
+  if (!reduced.ok()) {
+    job_->fail(absl::Status(reduced.status().code(), absl::StrCat(Name(), ": ", reduced.status().message())));
     return;
   }
-  sum_ = *std::move(sum);
-  const bool finite = compression::FirstNonfinite(sum_->values()) == shape_.elements;
+  sum_ = std::move(reduced->sum);
+  const bool finite = reduced->finite;
   if (!semantics().needs_verdict()) {
     Decision decision;
     decision.skip = asked_to_skip_ || !finite;

@@ -417,18 +417,42 @@ TEST(BspTest, ExemptTensorsGoWholeInChangeMode) {
 // --- skips
 
 TEST(BspTest, OverflowSkipsThePartitionsRound) {
-  CoreHarness s;
-  s.Start(OnePartition("workers: 2 reduction: REDUCTION_SUM optimizer { kind: 'sgd' rate: 1 }", 1));
-  s.Send({.rank = 0, .values = {3e38f}});
-  s.Send({.rank = 1, .values = {3e38f}});
-  const SentFrame reply = s.TakeOne(0);
-  EXPECT_TRUE(reply.header.has(kFlagSkipped));
-  EXPECT_EQ(reply.Floats(), (std::vector<float>{0}));
-  EXPECT_EQ(s.core->stats().rounds_skipped, 1u);
-  EXPECT_TRUE(s.observed.rounds[0].record.skipped);
-  for (uint32_t rank : {0u, 1u}) s.Send({.rank = rank, .round = 1, .values = {1}});
-  s.Take(1);
-  EXPECT_EQ(s.TakeOne(0).Floats(), (std::vector<float>{-2}));
+  constexpr size_t kElements = 40000;   // several pieces of the last addition
+  for (const size_t at : {size_t{0}, kElements - 1}) {
+    CoreHarness s;
+    s.Start(OnePartition("workers: 2 reduction: REDUCTION_SUM optimizer { kind: 'sgd' rate: 1 }", kElements));
+    std::vector<float> large(kElements, 0.0f);
+    large[at] = 3e38f;
+    for (uint32_t rank : {0u, 1u}) s.Send({.rank = rank, .values = large});
+    const SentFrame reply = s.TakeOne(0);
+    EXPECT_TRUE(reply.header.has(kFlagSkipped));
+    EXPECT_EQ(reply.Floats(), std::vector<float>(kElements, 0.0f));
+    EXPECT_EQ(s.core->stats().rounds_skipped, 1u);
+    EXPECT_TRUE(s.observed.rounds[0].record.skipped);
+    for (uint32_t rank : {0u, 1u}) s.Send({.rank = rank, .round = 1, .values = std::vector<float>(kElements, 1.0f)});
+    s.Take(1);
+    EXPECT_EQ(s.TakeOne(0).Floats(), std::vector<float>(kElements, -2.0f));
+  }
+}
+
+TEST(BspTest, PiecesOfTheLastAdditionCoverTheWholePartition) {
+  constexpr size_t kElements = 40001;
+  for (const uint32_t last : {0u, 1u, 2u}) {
+    CoreHarness s;
+    s.Start(OnePartition("workers: 3", kElements));
+    std::vector<std::vector<float>> pushed(3, std::vector<float>(kElements));
+    PhiloxRandom random(last);
+    for (auto& values : pushed) {
+      for (float& v : values) v = random.Uniform() - 0.5f;
+    }
+    std::vector<float> expected(kElements);
+    for (size_t e = 0; e < kElements; ++e) expected[e] = ((pushed[0][e] + pushed[1][e]) + pushed[2][e]) / 3.0f;
+    for (uint32_t rank : {0u, 1u, 2u}) {
+      if (rank != last) s.Send({.rank = rank, .values = pushed[rank]});
+    }
+    s.Send({.rank = last, .values = pushed[last]});
+    EXPECT_EQ(s.TakeOne(1).Floats(), expected);
+  }
 }
 
 TEST(BspTest, NonfiniteFlagSkipsWithoutAPayload) {

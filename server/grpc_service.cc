@@ -1,5 +1,6 @@
 #include "server/grpc_service.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
@@ -77,6 +78,8 @@ class Service final : public GrpcService {
   }
 
   absl::Status Listen(const std::string& host, uint32_t port) {
+    // What gRPC would print of its own (a bind that failed, garbage on the port) is said by statuses, or is no news.
+    gpr_set_log_function([](gpr_log_func_args*) {});
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     grpc::ServerBuilder builder;

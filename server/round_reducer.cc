@@ -10,6 +10,7 @@ namespace sluice::server {
 namespace {
 
 constexpr uint64_t kKeptExactBytes = 256 << 20;
+constexpr size_t kPieceElements = 16 << 10;   // 64 KiB of the sum and as much of the payload: within L2
 
 }  // namespace
 
@@ -32,52 +33,73 @@ void ExactPool::Put(std::unique_ptr<RoundSum> sum) {
 }
 
 absl::Status RoundReducer::Add(uint32_t rank, const compression::Codec* codec, transport::Payload payload,
-                               uint32_t floor) {
-  if (order_ != proto::ORDER_RANK) return Consume(rank, Held{codec, std::move(payload)});
+                               uint32_t floor, bool last) {
+  if (order_ != proto::ORDER_RANK) return Consume(rank, Held{codec, std::move(payload)}, last);
   held_.emplace(rank, Held{codec, std::move(payload)});
-  return Raise(floor);
+  while (!held_.empty() && held_.begin()->first < floor) {
+    const uint32_t next = held_.begin()->first;
+    const Held held = std::move(held_.begin()->second);   // its memory goes back to the pool at the end of this turn
+    held_.erase(held_.begin());
+    SLUICE_RETURN_IF_ERROR(Consume(next, held, last && held_.empty()));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status RoundReducer::Raise(uint32_t floor) {
   while (!held_.empty() && held_.begin()->first < floor) {
     const uint32_t rank = held_.begin()->first;
-    const Held held = std::move(held_.begin()->second);   // its memory goes back to the pool at the end of this turn
+    const Held held = std::move(held_.begin()->second);
     held_.erase(held_.begin());
-    SLUICE_RETURN_IF_ERROR(Consume(rank, held));
+    SLUICE_RETURN_IF_ERROR(Consume(rank, held, /*last=*/false));
   }
   return absl::OkStatus();
 }
 
-absl::Status RoundReducer::Consume(uint32_t rank, const Held& held) {
-  if (held.codec != nullptr) {
-    if (order_ == proto::ORDER_EXACT) {
-      if (exact_ == nullptr) exact_ = exact_pool_->Get(elements_);
-      SLUICE_RETURN_IF_ERROR(exact_->Add(*held.codec, held.payload.bytes()));
-    } else if (sum_ == nullptr) {
-      SLUICE_ASSIGN_OR_RETURN(BlockPtr sum, blocks_->Get(elements_));
-      SLUICE_RETURN_IF_ERROR(held.codec->Decode(held.payload.bytes(), sum->values()));
-      sum_ = std::move(sum);
-    } else {
-      SLUICE_RETURN_IF_ERROR(held.codec->DecodeAdd(held.payload.bytes(), sum_->values()));
-    }
-  }
+absl::Status RoundReducer::Consume(uint32_t rank, const Held& held, bool last) {
   added_.push_back(rank);
+  if (held.codec == nullptr) return absl::OkStatus();
+  if (order_ == proto::ORDER_EXACT) {
+    if (exact_ == nullptr) exact_ = exact_pool_->Get(elements_);
+    return exact_->Add(*held.codec, held.payload.bytes());
+  }
+  const bool first = sum_ == nullptr;
+  if (first) {
+    SLUICE_ASSIGN_OR_RETURN(sum_, blocks_->Get(elements_));
+  }
+  const std::span<float> sum = sum_->values();
+  if (last && held.codec->id() == compression::CodecId::kNone) return AddLast(held, first, sum);
+  return first ? held.codec->Decode(held.payload.bytes(), sum) : held.codec->DecodeAdd(held.payload.bytes(), sum);
+}
+
+absl::Status RoundReducer::AddLast(const Held& held, bool first, std::span<float> sum) {
+  const ConstBytes bytes = held.payload.bytes();
+  const bool divide = reduction_ == proto::REDUCTION_MEAN && added_.size() > 1;
+  for (size_t begin = 0; begin < sum.size(); begin += kPieceElements) {
+    const std::span<float> piece = sum.subspan(begin, std::min(kPieceElements, sum.size() - begin));
+    const ConstBytes part = bytes.subspan(begin * sizeof(float), piece.size_bytes());
+    SLUICE_RETURN_IF_ERROR(first ? held.codec->Decode(part, piece) : held.codec->DecodeAdd(part, piece));
+    if (divide) Divide(piece, static_cast<float>(added_.size()));
+    finite_ = finite_ && compression::FirstNonfinite(piece) == piece.size();
+  }
+  finished_ = true;
   return absl::OkStatus();
 }
 
-absl::StatusOr<BlockPtr> RoundReducer::Finish(proto::Reduction reduction) {
+absl::StatusOr<Reduced> RoundReducer::Finish() {
   const uint32_t contributors = std::max<uint32_t>(1, static_cast<uint32_t>(added_.size()));
-  BlockPtr result = std::move(sum_);
+  Reduced reduced;
+  reduced.sum = std::move(sum_);
   if (exact_ != nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(result, blocks_->Get(elements_));
-    exact_->Finish(reduction, contributors, result->values());
-  } else if (result == nullptr) {
-    SLUICE_ASSIGN_OR_RETURN(result, blocks_->GetZeroed(elements_));
-  } else if (reduction == proto::REDUCTION_MEAN && contributors > 1) {
-    Divide(result->values(), static_cast<float>(contributors));
+    SLUICE_ASSIGN_OR_RETURN(reduced.sum, blocks_->Get(elements_));
+    exact_->Finish(reduction_, contributors, reduced.sum->values());
+  } else if (reduced.sum == nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(reduced.sum, blocks_->GetZeroed(elements_));
+  } else if (!finished_ && reduction_ == proto::REDUCTION_MEAN && contributors > 1) {
+    Divide(reduced.sum->values(), static_cast<float>(contributors));
   }
+  reduced.finite = finished_ ? finite_ : compression::FirstNonfinite(reduced.sum->values()) == elements_;
   Discard();
-  return result;
+  return reduced;
 }
 
 void RoundReducer::Discard() {
@@ -86,6 +108,8 @@ void RoundReducer::Discard() {
   if (exact_ != nullptr) exact_pool_->Put(std::move(exact_));
   exact_.reset();
   added_.clear();
+  finished_ = false;
+  finite_ = true;
 }
 
 }  // namespace sluice::server

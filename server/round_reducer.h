@@ -9,11 +9,14 @@
 // fast   Added on arrival.
 // With rank and fast the first contribution is assigned, not added to zeros (server/math/reduce.h): the sum grows in the
 // block that becomes the aggregate, without a copy. Memory is held only while a round is open.
+// The last contribution, if it is plain fp32, is added, divided and checked in pieces that stay in the cache: one pass over
+// memory in place of three, the same bits.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -38,14 +41,19 @@ class ExactPool {
   uint64_t kept_bytes_ = 0;
 };
 
+struct Reduced {
+  BlockPtr sum;          // or mean
+  bool finite = true;    // no NaN, no infinity in it
+};
+
 class RoundReducer {
  public:
-  RoundReducer(proto::Order order, size_t elements, BlockPool* blocks, ExactPool* exact)
-      : order_(order), elements_(elements), blocks_(blocks), exact_pool_(exact) {}
+  RoundReducer(proto::Order order, proto::Reduction reduction, size_t elements, BlockPool* blocks, ExactPool* exact)
+      : order_(order), reduction_(reduction), elements_(elements), blocks_(blocks), exact_pool_(exact) {}
 
   // A validated contribution; codec null: its presence only. `floor`: all ranks below it have contributed (this one
-  // included), or are not waited for.
-  absl::Status Add(uint32_t rank, const compression::Codec* codec, transport::Payload payload, uint32_t floor);
+  // included), or are not waited for. `last`: Finish follows before anything else.
+  absl::Status Add(uint32_t rank, const compression::Codec* codec, transport::Payload payload, uint32_t floor, bool last);
   // Membership changed: ranks below `floor` are not waited for any more.
   absl::Status Raise(uint32_t floor);
 
@@ -53,7 +61,7 @@ class RoundReducer {
   const std::vector<uint32_t>& added() const { return added_; }
 
   // The sum or mean of what was added (zeros if nothing was). Ends the round: memory goes back, nothing is added.
-  absl::StatusOr<BlockPtr> Finish(proto::Reduction reduction);
+  absl::StatusOr<Reduced> Finish();
   void Discard();
 
  private:
@@ -61,9 +69,11 @@ class RoundReducer {
     const compression::Codec* codec = nullptr;
     transport::Payload payload;
   };
-  absl::Status Consume(uint32_t rank, const Held& held);
+  absl::Status Consume(uint32_t rank, const Held& held, bool last);
+  absl::Status AddLast(const Held& held, bool first, std::span<float> sum);
 
   const proto::Order order_;
+  const proto::Reduction reduction_;
   const size_t elements_;
   BlockPool* const blocks_;
   ExactPool* const exact_pool_;
@@ -71,6 +81,8 @@ class RoundReducer {
   std::map<uint32_t, Held> held_;     // order rank: early ones
   BlockPtr sum_;                      // rank, fast: null until the first payload
   std::unique_ptr<RoundSum> exact_;   // exact
+  bool finished_ = false;             // AddLast has divided and checked the sum,
+  bool finite_ = true;                // and found this
   std::vector<uint32_t> added_;
 };
 
