@@ -1,0 +1,104 @@
+"""kill -9 in the middle of a run, a new start, and the same bits at the end."""
+
+import signal
+
+from cluster import Cluster, TestCase, step_pattern, train_args
+
+
+class Kills(TestCase):
+    SETTINGS = {"job__codec": "int8", "epochs": 6}
+
+    def arguments(self, cluster, **more):
+        return train_args(cluster, data__snapshot_dir=cluster.path("snapshots"), **dict(self.SETTINGS, **more))
+
+    def reference(self, **more):
+        with Cluster(servers=2) as cluster:
+            return self.train(cluster, arguments=self.arguments(cluster, **more))[0]["params_hash"]
+
+    def test_worker(self):
+        for more in ({}, {"job__reply": "change", "data__transport": "tcp"}, {"job__codec": "topk:0.1"}):
+            with self.subTest(**more):
+                expected = self.reference(**more)
+                with Cluster(servers=2) as cluster:
+                    arguments = self.arguments(cluster, **more)
+                    other, victim = [cluster.start_worker(rank, arguments) for rank in (0, 1)]
+                    for step in (20, 90):
+                        victim.wait_for(step_pattern(step))
+                        victim.kill()
+                        victim = cluster.start_worker(1, arguments)
+                        victim.wait_for("continues from its snapshot at step")
+                    victim.wait()
+                    other.wait()
+                    self.assertEqual([cluster.result(rank)["params_hash"] for rank in (0, 1)], [expected] * 2)
+
+    def test_all_workers_at_once(self):
+        expected = self.reference()
+        with Cluster(servers=2) as cluster:
+            arguments = self.arguments(cluster)
+            workers = [cluster.start_worker(rank, arguments) for rank in (0, 1)]
+            workers[0].wait_for(step_pattern(40))
+            for worker in workers:
+                worker.kill()
+            self.train(cluster, arguments=arguments)
+            self.assertEqual([cluster.result(rank)["params_hash"] for rank in (0, 1)], [expected] * 2)
+
+    def test_scheduler(self):
+        expected = self.reference()
+        with Cluster(servers=2) as cluster:
+            arguments = self.arguments(cluster)
+            workers = [cluster.start_worker(rank, arguments) for rank in (0, 1)]
+            workers[0].wait_for(step_pattern(30))
+            cluster.scheduler.kill()
+            workers[0].wait_for(step_pattern(60))   # the data plane goes on without it
+            cluster.start_scheduler()
+            for worker in workers:
+                worker.wait()
+            self.assertEqual([cluster.result(rank)["params_hash"] for rank in (0, 1)], [expected] * 2)
+
+    def test_scheduler_and_then_a_worker(self):
+        expected = self.reference()
+        with Cluster(servers=2) as cluster:
+            arguments = self.arguments(cluster)
+            workers = [cluster.start_worker(rank, arguments) for rank in (0, 1)]
+            workers[1].wait_for(step_pattern(30))
+            cluster.scheduler.kill()
+            workers[1].kill()
+            cluster.start_scheduler()
+            workers[1] = cluster.start_worker(1, arguments)
+            for worker in workers:
+                worker.wait()
+            self.assertEqual([cluster.result(rank)["params_hash"] for rank in (0, 1)], [expected] * 2)
+
+    def test_worker_that_is_told_to_end_comes_back(self):
+        expected = self.reference()
+        with Cluster(servers=2) as cluster:
+            arguments = self.arguments(cluster)
+            workers = [cluster.start_worker(rank, arguments) for rank in (0, 1)]
+            workers[1].wait_for(step_pattern(30))
+            workers[1].signal(signal.SIGTERM)
+            workers[1].wait(code=143)
+            workers[1] = cluster.start_worker(1, arguments)
+            for worker in workers:
+                worker.wait()
+            self.assertEqual([cluster.result(rank)["params_hash"] for rank in (0, 1)], [expected] * 2)
+
+    def test_worker_without_snapshots_joins_again(self):
+        with Cluster(servers=2) as cluster:
+            arguments = train_args(cluster, **self.SETTINGS)
+            workers = [cluster.start_worker(rank, arguments) for rank in (0, 1)]
+            workers[1].wait_for(step_pattern(30))
+            workers[1].kill()
+            workers[1] = cluster.start_worker(1, arguments)
+            workers[1].wait_for("joins the job at step")
+            for worker in workers:
+                worker.wait()
+            self.assertEqual(cluster.result(0)["params_hash"], cluster.result(1)["params_hash"])
+
+    def test_lost_server_fails_the_job_in_words(self):
+        with Cluster(servers=2, scheduler_args=["--node.lease_ms=1000"]) as cluster:
+            workers = [cluster.start_worker(rank, self.arguments(cluster, epochs=100)) for rank in (0, 1)]
+            workers[0].wait_for(step_pattern(30))
+            cluster.servers[1].kill()
+            for worker in workers:
+                self.assertNotEqual(worker.wait(code=None), 0)
+                self.assertIn("server-1", worker.output())

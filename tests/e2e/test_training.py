@@ -1,0 +1,60 @@
+"""Training by real processes ends where it should, over every transport, with every codec."""
+
+import json
+import re
+
+from cluster import Cluster, TestCase, train_args
+
+
+class Training(TestCase):
+
+    def hash_of(self, servers=2, **settings):
+        with Cluster(servers=servers) as cluster:
+            results = self.train(cluster, arguments=train_args(cluster, **settings))
+            self.assertEqual(results[0]["params_hash"], results[1]["params_hash"])
+            self.assertGreater(results[0]["test_accuracy"], 0.8)
+            self.assertEqual(results[0]["skipped_steps"], 0)
+            return results[0]
+
+    def test_transports_and_placement_change_no_bit(self):
+        for codec in ("none", "int8", "topk:0.1"):
+            with self.subTest(codec=codec):
+                tcp = self.hash_of(job__codec=codec, data__transport="tcp")
+                shm = self.hash_of(job__codec=codec, data__transport="shm")
+                one = self.hash_of(job__codec=codec, servers=1, data__connections=2, data__transport="tcp")
+                self.assertEqual(tcp["params_hash"], shm["params_hash"])
+                self.assertEqual(tcp["params_hash"], one["params_hash"])
+
+    def test_replies_can_be_changes(self):
+        values = self.hash_of(job__codec="int8")
+        changes = self.hash_of(job__codec="int8", job__reply="change", job__reply_codec="int8")
+        self.assertNotEqual(values["params_hash"], changes["params_hash"])
+
+    def test_bytes_on_the_wire_follow_the_codec(self):
+        plain = self.hash_of(hidden=512, data__transport="tcp")
+        small = self.hash_of(hidden=512, job__codec="topk:0.01", job__codec_min_elements=1024, data__transport="tcp")
+        self.assertLess(small["wire_bytes_push"], plain["wire_bytes_push"] / 3)
+
+    def test_progress_and_result_are_complete(self):
+        with Cluster() as cluster:
+            arguments = train_args(cluster, workers=1, epochs=3)
+            worker = cluster.start_worker(0, arguments)
+            worker.wait()
+            lines = [json.loads(line) for line in worker.output().split("\n") if line.startswith("{")]
+            self.assertEqual(lines[-1]["step"], lines[-1]["steps"])
+            evaluated = [line for line in lines if line["test_accuracy"] is not None]
+            self.assertEqual([line["epoch"] for line in evaluated], [1, 2, 3])
+            for key in ("loss", "accuracy", "step_ms", "push_wire_bytes", "push_raw_bytes", "pull_wire_bytes", "rate"):
+                self.assertIn(key, lines[-1])
+            self.assertLess(lines[-1]["loss"], lines[0]["loss"])
+            result = cluster.result(0)
+            self.assertEqual(result["steps"], lines[-1]["steps"])
+            self.assertTrue(re.fullmatch(r"[0-9a-f]{16}", result["params_hash"]))
+
+    def test_modes_train(self):
+        for settings in ({"job__mode": "ssp", "job__staleness": 2}, {"job__mode": "asp"}, {"job__order": "exact"},
+                         {"job__order": "fast"}, {"job__optimizer__kind": "adam", "job__optimizer__rate": 0.005},
+                         {"job__optimizer__clip_norm": 1.0}):
+            with self.subTest(**settings), Cluster(servers=2) as cluster:
+                for result in self.train(cluster, arguments=train_args(cluster, **settings)):
+                    self.assertGreater(result["test_accuracy"], 0.7)
