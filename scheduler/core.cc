@@ -66,8 +66,12 @@ CoreImpl::CoreImpl(proto::NodeConfig config, Store* store, const Clock* clock, s
     JobState& job = jobs_[number];
     job.record = std::move(record);
     job.workers.resize(job.record.workers_size());
-    for (int rank = 0; rank < job.record.workers_size(); ++rank)
-      if (job.record.workers(rank).member() != 0) job.workers[rank] = restored;
+    for (int rank = 0; rank < job.record.workers_size(); ++rank) {
+      if (job.record.workers(rank).member() == 0) continue;
+      job.workers[rank] = restored;
+      // One that was lost before has no lease that could run out: its place is free at once.
+      job.workers[rank].unseen = job.plan().workers(rank).alive();
+    }
     for (const proto::TensorInfo& tensor : job.plan().tensors()) job.tensor_ids[tensor.spec().name()] = tensor.tensor();
   }
   for (const proto::BarrierRecord& barrier : saved.barriers) jobs_[barrier.job()].released[barrier.name()] = barrier.released();

@@ -67,6 +67,20 @@ TEST_F(RestartTest, AStrangerWaitsForTheHolderOfARankFromBefore) {
   EXPECT_NE(peers_[other].welcome(), nullptr);  // the holder of rank 1 never came
 }
 
+TEST_F(RestartTest, TheRankOfAWorkerThatWasLostBeforeTheRestartIsFree) {
+  StartJob();
+  const auto s = Again(server_, ServerReg("s0"));
+  const auto w0 = Again(worker_[0], WorkerReg("w0", 0));
+  Run(6 * kSecond, {server_, worker_[0]});
+  ASSERT_FALSE(core_->GetPlan("j")->workers(1).alive());
+  RestartCore();
+  Connect(s);
+  Connect(w0);
+  const SessionId again = Connect(WorkerReg("w1", 1, 9999));
+  ASSERT_NE(peers_[again].welcome(), nullptr);
+  EXPECT_TRUE(core_->GetPlan("j")->workers(1).alive());
+}
+
 TEST_F(RestartTest, VersionsAndTermsGoBeyondWhatMembersReport) {
   StartJob();
   auto s = Again(server_, ServerReg("s0"));

@@ -24,6 +24,7 @@ struct SimNetwork::Channel {
   bool up = false;
   bool broken = false;
   int closed_by = -1;
+  int ended = 0;  // sides that have heard of it
   TimeNs last_arrival[2] = {0, 0};
 
   // Messages and the channel's coming up reach this side: not after a break, nor at the side that has closed it.
@@ -162,18 +163,18 @@ void SimNetwork::SendMessage(ChannelEnd end, std::string message) {
 
 void SimNetwork::CloseChannel(ChannelEnd end, const absl::Status& status) {
   const auto channel = FindChannel(end);
-  if (channel == nullptr) return;
+  if (channel == nullptr || channel->broken) return;
   channel->closed_by = static_cast<int>(end % 2);
   BreakChannel(channel, status);
 }
 
 void SimNetwork::BreakChannel(const std::shared_ptr<Channel>& channel, const absl::Status& status) {
   if (std::exchange(channel->broken, true)) return;
-  channels_.erase(channel->id);
   for (int side = 0; side < 2; ++side) {
     TimeNs time = Now() + RandomDelay();
     if (channel->closed_by == 1 - side) time = std::max(time, channel->last_arrival[side]);
-    Schedule(time - Now(), [channel, side, status] {
+    Schedule(time - Now(), [this, channel, side, status] {
+      if (++channel->ended == 2) channels_.erase(channel->id);  // until then a crash must find it
       if (ChannelHandler* handler = std::exchange(channel->handler[side], nullptr); handler != nullptr)
         handler->OnChannelDown(2 * channel->id + static_cast<uint64_t>(side), status);
     });

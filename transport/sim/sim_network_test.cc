@@ -341,6 +341,16 @@ TEST(SimChannelTest, BreaksOnCutAndCrash) {
   network.RunFor(kSecond);
   EXPECT_EQ(client.log.back(), "up scheduler");
   server.log.clear();
+  network.Cut("scheduler", "w", 1);
+  network.Crash("scheduler");  // before it has heard of the cut, and now it never will
+  network.RunFor(kSecond);
+  EXPECT_TRUE(server.log.empty());
+  EXPECT_EQ(client.log.back(), "down the network is cut");
+
+  network.Serve("scheduler", &server);
+  network.Dial("w", "scheduler", &client);
+  network.RunFor(kSecond);
+  server.log.clear();
   network.Crash("scheduler");
   network.RunFor(kSecond);
   EXPECT_EQ(client.log.back(), "down scheduler is gone");
