@@ -7,8 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/config.h"
-#include "base/log.h"
+#include "worker/client_internal.h"
 #include "worker/client_runtime.h"
 #include "worker/client_status.h"
 #include "worker/handle_state.h"
@@ -117,40 +116,9 @@ Client::~Client() {
   impl_->shared->runtime = nullptr;
 }
 
-Result<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
-  int argc = 0;
-  return ConnectFromFlags(&argc, nullptr, options);
-}
-
-Result<std::unique_ptr<Client>> Client::ConnectFromFlags(int* argc, char** argv, ClientOptions options) {
-  ConfigOptions wanted;
-  wanted.program = *argc > 0 ? argv[0] : "a trainer";
-  wanted.role = "worker";
-  wanted.settings = std::move(options.settings);
-  wanted.config_file = std::move(options.config_file);
-  wanted.use_environment = options.use_environment;
-  wanted.pass_unknown_flags = true;
-  const std::vector<std::string> arguments(argv + std::min(*argc, 1), argv + *argc);
-  absl::StatusOr<LoadedConfig> loaded = LoadConfig(wanted, arguments, Environment::FromProcess());
-  if (!loaded.ok()) return FromAbsl(loaded.status());
-  // What is not ours stays in argv, in its order.
-  int kept = std::min(*argc, 1);
-  size_t next = 0;
-  for (int i = kept; i < *argc && next < loaded->arguments.size(); ++i) {
-    if (argv[i] != loaded->arguments[next]) continue;
-    argv[kept++] = argv[i];
-    ++next;
-  }
-  *argc = kept;
-
-  if (absl::StatusOr<LogLevel> level = ParseLogLevel(loaded->config.node().log_level()); level.ok()) {
-    StderrLog::Get()->set_level(*level);
-  }
-  const int rank = options.rank >= 0 ? options.rank : loaded->launch.rank.value_or(-1);
-  absl::StatusOr<std::unique_ptr<worker::Runtime>> runtime = worker::Runtime::Start(loaded->config, rank);
-  if (!runtime.ok()) return FromAbsl(runtime.status());
-  auto impl = std::make_unique<Impl>();
-  impl->runtime = *std::move(runtime);
+std::unique_ptr<Client> ClientAccess::Make(std::unique_ptr<worker::Runtime> runtime) {
+  auto impl = std::make_unique<Client::Impl>();
+  impl->runtime = std::move(runtime);
   impl->shared->runtime = impl->runtime.get();
   impl->runtime->Call([&] {
     worker::WorkerCore& core = impl->runtime->core();

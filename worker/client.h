@@ -186,6 +186,7 @@ class Client {
   struct Impl;
 
  private:
+  friend struct ClientAccess;
   explicit Client(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -67,16 +67,17 @@ Runtime::Runtime(const proto::Config& config)
       log_(absl::StrCat("worker ", config.job().name())),
       registry_({{"role", "worker"}, {"job", config.job().name()}}) {}
 
-absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(const proto::Config& config, int rank) {
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(const proto::Config& config, int rank,
+                                                        const ControlStream::Factory& make_stream) {
   std::unique_ptr<Runtime> runtime(new Runtime(config));
-  SLUICE_RETURN_IF_ERROR(runtime->Init(rank));
+  SLUICE_RETURN_IF_ERROR(runtime->Init(rank, make_stream));
   const absl::Status ready = runtime->Await<absl::Status>(
       [&](std::function<void(absl::Status)> done) { runtime->core().Start(std::move(done)); });
   SLUICE_RETURN_IF_ERROR(ready);
   return runtime;
 }
 
-absl::Status Runtime::Init(int rank) {
+absl::Status Runtime::Init(int rank, const ControlStream::Factory& make_stream) {
   if (!config_.node().trace().empty()) {
     tracer_ =
         std::make_unique<Tracer>(Tracer::Options{.process = absl::StrCat("worker ", HostAndPid()), .clock = &clock_});
@@ -97,14 +98,14 @@ absl::Status Runtime::Init(int rank) {
   options.observer = tracing_.get();
   options.report = [this](const std::string& text) { log_.Warn(text); };
   control::MemberCore::Output output;
-  output.send = [this](const proto::MemberMessage& message) { session_->Send(message); };
-  output.reconnect = [this](TimeNs delay) { session_->Open(delay); };
+  output.send = [this](const proto::MemberMessage& message) { stream_->Send(message); };
+  output.reconnect = [this](TimeNs delay) { stream_->Open(delay); };
   core_ = WorkerCore::Create(std::move(options), endpoint_.get(), &clock_, std::move(output));
-  control::GrpcSession::Callbacks callbacks;
+  ControlStream::Callbacks callbacks;
   callbacks.up = [this] { core_->member().OnStreamUp(); };
   callbacks.down = [this](absl::Status status) { core_->member().OnStreamDown(status); };
   callbacks.message = [this](proto::SchedulerMessage message) { core_->member().OnMessage(message); };
-  session_ = control::GrpcSession::Create(config_.node().scheduler(), loop_.get(), std::move(callbacks));
+  stream_ = make_stream(config_.node().scheduler(), loop_.get(), std::move(callbacks));
   loop_->AtTurnEnd([this] { TurnEnd(); });
   loop_->After(kTick, [this] { Tick(); });
   thread_ = std::thread([this] { loop_->Run(); });
@@ -115,7 +116,7 @@ Runtime::~Runtime() {
   if (thread_.joinable()) {
     // On the loop's thread, in this order: no callback of the stream or a link finds something that is gone.
     loop_->Post([this] {
-      session_.reset();
+      stream_.reset();
       endpoint_.reset();
     });
     loop_->Stop();

@@ -19,17 +19,32 @@
 #include "base/metrics_http.h"
 #include "base/trace.h"
 #include "proto/config.pb.h"
-#include "transport/control/grpc_session.h"
 #include "transport/loop.h"
 #include "transport/transport.h"
 #include "worker/core.h"
 
 namespace sluice::worker {
 
+// The stream to the scheduler (transport/control/grpc_session.h, whose rules hold here; tests bring their own).
+class ControlStream {
+ public:
+  struct Callbacks {  // all on the loop's thread
+    std::function<void()> up;
+    std::function<void(absl::Status)> down;
+    std::function<void(proto::SchedulerMessage)> message;
+  };
+  using Factory = std::function<std::unique_ptr<ControlStream>(const std::string& scheduler, transport::Loop* loop,
+                                                               Callbacks callbacks)>;
+  virtual ~ControlStream() = default;
+  virtual void Open(TimeNs delay) = 0;
+  virtual void Send(const proto::MemberMessage& message) = 0;
+};
+
 class Runtime {
  public:
   // Blocks until the job runs, or with the reason why it does not.
-  static absl::StatusOr<std::unique_ptr<Runtime>> Start(const proto::Config& config, int rank);
+  static absl::StatusOr<std::unique_ptr<Runtime>> Start(const proto::Config& config, int rank,
+                                                        const ControlStream::Factory& make_stream);
   ~Runtime();
 
   const proto::Config& config() const { return config_; }
@@ -62,7 +77,7 @@ class Runtime {
   class Tracing;
 
   explicit Runtime(const proto::Config& config);
-  absl::Status Init(int rank);
+  absl::Status Init(int rank, const ControlStream::Factory& make_stream);
   absl::Status StartMetrics();
   void Tick();
   void TurnEnd();
@@ -78,7 +93,7 @@ class Runtime {
   std::unique_ptr<transport::Loop> loop_;
   std::unique_ptr<WorkerCore> core_;  // outlives the endpoint, whose handler it is
   std::unique_ptr<transport::Endpoint> endpoint_;
-  std::unique_ptr<control::GrpcSession> session_;
+  std::unique_ptr<ControlStream> stream_;
   bool turn_wanted_ = false;    // a timer is set that makes another turn at once
   TimeNs turn_at_ = INT64_MAX;  // the earliest timer that is set for NextDeadline
   std::thread thread_;

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/text_format.h"
 #include "gtest/gtest.h"
+#include "transport/sim/sim_endpoint.h"
 #include "transport/sim/sim_network.h"
 #include "worker/core.h"
 #include "worker/testing/fake_server.h"
@@ -42,7 +43,12 @@ class Cluster {
     plan.set_state(proto::JOB_RUNNING);
     *plan.mutable_config() = job;
     for (uint32_t s = 0; s < options_.servers; ++s) {
-      servers.push_back(std::make_unique<FakeServer>(&network, &clock, absl::StrCat("s", s), options_.server));
+      server_endpoints_.push_back(network.CreateEndpoint(absl::StrCat("s", s)));
+      servers.push_back(std::make_unique<FakeServer>(server_endpoints_.back().get(), &clock, options_.server));
+      transport::Hello self;
+      self.role = transport::PeerRole::kServer;
+      self.name = absl::StrCat("s", s);
+      server_endpoints_.back()->Listen(self);
       proto::ServerInfo* info = plan.add_servers();
       info->set_server(s);
       info->set_id(absl::StrCat("s", s));
@@ -216,6 +222,7 @@ class Cluster {
   ClusterOptions options_;
   ManualClock clock;
   transport::SimNetwork network;
+  std::vector<std::unique_ptr<transport::SimEndpoint>> server_endpoints_;
   std::vector<std::unique_ptr<FakeServer>> servers;
   proto::Plan plan;
   std::vector<std::unique_ptr<Worker>> workers;

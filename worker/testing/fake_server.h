@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "compression/codec.h"
-#include "transport/sim/sim_endpoint.h"
-#include "transport/sim/sim_network.h"
 #include "transport/stream/link_queue.h"
 #include "transport/stream/stream_receiver.h"
+#include "transport/transport.h"
 
 namespace sluice::worker {
 
@@ -26,16 +25,13 @@ class FakeServer final : public transport::Handler, public transport::StreamRece
     std::string change_codec;  // replies are changes in this codec; empty = values
     std::function<float(uint64_t)> rate = [](uint64_t) { return 0.5f; };  // by round
   };
-  FakeServer(transport::SimNetwork* network, const Clock* clock, std::string name, Options options)
+  // Makes itself the endpoint's handler. Both outlive it.
+  FakeServer(transport::Endpoint* endpoint, const Clock* clock, Options options)
       : options_(std::move(options)),
-        endpoint_(network->CreateEndpoint(name)),
-        queue_(endpoint_.get(), clock, {}, [](uint64_t) {}),
-        receiver_(endpoint_.get(), &queue_, this, {}) {
+        endpoint_(endpoint),
+        queue_(endpoint, clock, {}, [](uint64_t) {}),
+        receiver_(endpoint, &queue_, this, {}) {
     endpoint_->SetHandler(this);
-    transport::Hello self;
-    self.role = transport::PeerRole::kServer;
-    self.name = name;
-    endpoint_->Listen(self);
     if (!options_.change_codec.empty()) codec_ = *compression::MakeCodec(options_.change_codec);
   }
 
@@ -68,7 +64,6 @@ class FakeServer final : public transport::Handler, public transport::StreamRece
   uint32_t min_incarnation = 0;
   std::map<uint32_t, Part> parts;
   uint64_t pushes_seen = 0, pulls_seen = 0;
-  transport::SimEndpoint* endpoint() { return endpoint_.get(); }
 
   void TurnEnd() {
     receiver_.Pump();
@@ -269,7 +264,7 @@ class FakeServer final : public transport::Handler, public transport::StreamRece
 
   const Options options_;
   std::unique_ptr<compression::Codec> codec_;
-  std::unique_ptr<transport::SimEndpoint> endpoint_;
+  transport::Endpoint* const endpoint_;
   transport::LinkQueue queue_;
   transport::StreamReceiver receiver_;
 };
