@@ -1,0 +1,95 @@
+"""bench/links: how close a BSP step comes to the bound that the network sets.
+
+Two workers and two servers, each in a network namespace of its own, on links that are shaped to a fixed rate (tc tbf, both
+directions). A step is a push-pull of the whole model. The bound is the bytes that the busiest direction of the busiest
+interface carries in a step, divided by the goodput that iperf3 reaches on such a link. Second, the same with a backward pass
+that brings the gradients one by one, last layer first, and a forward pass that takes the first layer first.
+"""
+
+import argparse
+import os
+import sys
+
+from processes import BenchError, Cluster, iperf, need, step_together
+from report import median, table, write_json
+from shaped_network import SWITCH, ShapedNetwork, enter
+
+MIB = 1 << 20
+NODES = {"w0": "10.77.0.10", "w1": "10.77.0.11", "s0": "10.77.0.20", "s1": "10.77.0.21"}
+
+
+def measure(network, cluster, name, options, flags):
+    workers = cluster.workers(name, 2, ["--tensors=%d" % options.layers, "--data.transport=tcp",
+                                        "--elements=%d" % (options.mib * MIB // 4 // options.layers)] + flags,
+                              flags_of=lambda index: ["--node.listen=" + NODES["w%d" % index]])
+    step_together(workers, 1)  # windows open
+    before = network.counters()
+    seconds = step_together(workers, options.steps)
+    after = network.counters()
+    cluster.release(workers)
+    moved = {key: (after[key] - before[key]) / options.steps for key in after}
+    busiest = max(moved, key=moved.get)
+    return {"seconds": seconds, "median_seconds": median(seconds), "busiest": "%s %s" % busiest,
+            "bytes": moved[busiest]}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="bench/links", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binaries", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--out", default="out/bench", help="folder for links.json and logs (%(default)s)")
+    parser.add_argument("--mib", type=int, default=512, help="size of the model in MiB (%(default)s)")
+    parser.add_argument("--layers", type=int, default=64, help="tensors of the model (%(default)s)")
+    parser.add_argument("--steps", type=int, default=5, help="steps to measure (%(default)s)")
+    parser.add_argument("--rate", default="1gbit", help="of each link, as tc takes it (%(default)s)")
+    parser.add_argument("--mtu", type=int, default=1500, help="(%(default)s)")
+    parser.add_argument("--congestion", default="reno",
+                        help="congestion control, pinned for all; one that any namespace may choose (%(default)s)")
+    parser.add_argument("--compute", type=float, default=0.4,
+                        help="forward and backward pass together, as part of the bound's time (%(default)s)")
+    options = parser.parse_args()
+    need("iperf3", "iperf3")
+    for program in ("ip", "tc"):
+        need(program, "iproute2")
+    need("sysctl", "procps")
+    enter(os.path.abspath(__file__), sys.argv[1:])
+    folder = os.path.abspath(os.path.join(options.out, "links-logs"))
+    os.makedirs(folder, exist_ok=True)
+    try:
+        network = ShapedNetwork(NODES, options.rate, options.congestion, options.mtu)
+        place = {"worker": "w%d", "server": "s%d"}
+        prefix = lambda role, index: [] if role == "scheduler" else network.prefix(place[role] % index)
+        goodput = median([iperf(3, ["-C", options.congestion], network.prefix("s0"), network.prefix("w0"), NODES["s0"])
+                          for _ in range(3)])
+        runs = {}
+        cluster = Cluster(options.binaries, folder, "links", servers=2, prefix=prefix)
+        try:
+            cluster.start(["--node.listen=" + SWITCH], lambda index: ["--node.listen=" + NODES["s%d" % index]])
+            runs["all at once"] = measure(network, cluster, "bare", options, [])
+            compute = options.compute * runs["all at once"]["bytes"] / goodput * 1e3
+            runs["behind passes"] = measure(network, cluster, "passes", options, [
+                "--backward_ms=%f" % (compute * 2 / 3), "--forward_ms=%f" % (compute / 3)])
+            runs["behind passes"]["compute_seconds"] = compute / 1e3
+        finally:
+            cluster.__exit__()
+    except BenchError as error:
+        sys.exit("bench/links: %s\nLogs are in %s" % (error, folder))
+
+    rows = []
+    for name, one in runs.items():
+        one["bound_seconds"] = one["bytes"] / goodput
+        one["ratio"] = one["median_seconds"] / one["bound_seconds"]
+        rows.append([name, "%.3f" % one["median_seconds"], "%.3f" % one["bound_seconds"], "%.3f" % one["ratio"],
+                     "%.1f" % (one["bytes"] / MIB), one["busiest"]])
+    print("%d MiB model, links of %s (iperf3: %.1f MB/s), %s, MTU %d" %
+          (options.mib, options.rate, goodput / 1e6, options.congestion, options.mtu))
+    print(table(["step", "seconds", "bound", "ratio", "MiB", "busiest"], rows))
+    print("goal: at most 1.05. Passes of %.2f s lie in the second row." % runs["behind passes"]["compute_seconds"])
+    path = os.path.join(options.out, "links.json")
+    write_json(path, {"model_bytes": options.mib * MIB, "rate": options.rate, "mtu": options.mtu,
+                      "congestion": options.congestion, "iperf3_bytes_per_second": goodput, "runs": runs})
+    print("written to " + path)
+
+
+if __name__ == "__main__":
+    main()
