@@ -54,7 +54,7 @@ bool Partition::TakeSeat(LinkId link, const FrameHeader& push) {
 }
 
 bool Partition::UnderWay(const Seat& seat, LinkId link, SlotId slot) const {
-  return seat.link == link && seat.slot == slot && job_->replier->InFlight(seat.reply_key);
+  return seat.link == link && seat.slot == slot && job_->replier->UnderWay(seat.reply_key);
 }
 
 void Partition::SendResult(uint32_t rank, const Result& result) {
@@ -83,6 +83,7 @@ void Partition::SendResult(uint32_t rank, const Result& result) {
     return;
   }
   header.type = FrameType::kReply;
+  header.attempt = ++seat.answers;   // a repeat may carry a newer value (SSP, ASP)
   header.codec = result.codec;
   header.slot = seat.slot;
   seat.reply_key = job_->replier->SendPayload(seat.link, header, result.payload, result.owner, shape_.priority);
@@ -121,6 +122,7 @@ void Partition::SendValue(LinkId link, const FrameHeader& pull) {
   header.rate_bits = NextRateBits(pull.rank);
   header.plan_version = job_->plan_version;
   header.slot = pull.reply_slot;
+  header.attempt = ++seat.answers;
   seat.value_slot = pull.reply_slot;
   seat.value_key = job_->replier->SendPayload(link, header, std::as_const(*values_.pulled()).bytes(),
                                               values_.pulled(), shape_.priority);

@@ -105,6 +105,7 @@ class Partition {
     transport::SlotId value_slot = 0;
     uint32_t incarnation = 0;
     uint32_t attempt = 0;
+    uint32_t answers = 0;          // REPLY and VALUE messages sent: their attempt, so that stripes of two never mix
     bool no_reply = false;
 
     bool HasContributed(uint64_t to_round) const { return contributed == to_round + 1; }
