@@ -91,7 +91,8 @@ class Client final : public AdminClient {
                             "\nIt is there but does not answer: look at its log, or allow more time with --timeout.");
         break;
       case grpc::StatusCode::UNIMPLEMENTED:
-        absl::StrAppend(&text, "\nSomething else than sluice-scheduler, or another release of it, answers at this address.");
+        absl::StrAppend(&text,
+                        "\nSomething else than sluice-scheduler, or another release of it, answers at this address.");
         break;
       default:
         break;

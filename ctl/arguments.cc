@@ -51,7 +51,8 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
       if (equals != std::string::npos) text = word.substr(equals + 1);
       else if (i + 1 < words.size() && IsNumber(words[i + 1])) text = words[++i];
       if (!absl::SimpleAtod(text, &out.watch_seconds) || !(out.watch_seconds >= 0.1) || out.watch_seconds > 86400)
-        status = absl::InvalidArgumentError(absl::StrCat("--watch: \"", text, "\" is not a number of seconds from 0.1 on"));
+        status =
+            absl::InvalidArgumentError(absl::StrCat("--watch: \"", text, "\" is not a number of seconds from 0.1 on"));
     } else if (name == "--job") {
       status = value(&out.job);
     } else if (name == "--timeout") {
@@ -73,7 +74,8 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
         out.config.push_back(words[++i]);
     } else if (out.command.empty()) {
       if (std::find(Commands().begin(), Commands().end(), word) == Commands().end())
-        status = absl::InvalidArgumentError(absl::StrCat("no command \"", word, "\"; the nearest is ", Nearest(word, Commands())));
+        status = absl::InvalidArgumentError(
+            absl::StrCat("no command \"", word, "\"; the nearest is ", Nearest(word, Commands())));
       out.command = word;
     } else if (out.command == "doctor" && out.role.empty() &&
                (word == "scheduler" || word == "server" || word == "worker")) {

@@ -244,7 +244,8 @@ TEST(Doctor, StateFileAndInterfaces) {
 
 TEST(Doctor, ReportsAsTextAndJson) {
   const std::vector<Check> checks = {{Check::kOk, "a", "fine", ""}, {Check::kFail, "name", "bad\xff", "do this"}};
-  EXPECT_EQ(Render(checks), "OK    a     fine\nFAIL  name  bad\xff\n            -> do this\n2 checks, 0 warnings, 1 failed\n");
+  EXPECT_EQ(Render(checks),
+            "OK    a     fine\nFAIL  name  bad\xff\n            -> do this\n2 checks, 0 warnings, 1 failed\n");
   EXPECT_EQ(nlohmann::json::parse(Json(checks))["checks"][1]["level"], "FAIL");
   EXPECT_TRUE(AnyFailed(checks));
   EXPECT_FALSE(AnyFailed({checks[0]}));

@@ -22,7 +22,9 @@ const char* LevelText(Check::Level level) {
   return level == Check::kOk ? "OK" : level == Check::kWarn ? "WARN" : "FAIL";
 }
 
-bool IsLoopback(const std::string& host) { return absl::StartsWith(host, "127.") || host == "localhost" || host == "::1"; }
+bool IsLoopback(const std::string& host) {
+  return absl::StartsWith(host, "127.") || host == "localhost" || host == "::1";
+}
 
 std::string HostOf(const std::string& host_port) { return host_port.substr(0, host_port.rfind(':')); }
 
@@ -41,7 +43,8 @@ void ExamineScheduler(const std::string& scheduler, std::vector<Check>* checks) 
   checks->push_back(CheckRelease(cluster->version()));
   const absl::StatusOr<proto::EventList> events = client->ListEvents(0, 2000);
   const int64_t now =
-      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+      std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+          .count();
   // Asked again so that uptime and clock belong to one moment.
   const absl::StatusOr<proto::Cluster> again = client->GetCluster();
   checks->push_back(CheckTime(again.ok() ? *again : *cluster, events.ok() ? *events : proto::EventList(), now));
@@ -50,7 +53,8 @@ void ExamineScheduler(const std::string& scheduler, std::vector<Check>* checks) 
 }  // namespace
 
 Check CheckRelease(const std::string& release) {
-  if (release == kVersion) return {Check::kOk, "release", absl::StrCat("scheduler and this program are ", kVersion), ""};
+  if (release == kVersion)
+    return {Check::kOk, "release", absl::StrCat("scheduler and this program are ", kVersion), ""};
   return {Check::kWarn, "release", absl::StrCat("the scheduler is ", release, ", this program is ", kVersion),
           "install the same release everywhere; members of another protocol version are refused"};
 }
@@ -75,8 +79,10 @@ Check CheckListen(const proto::NodeConfig& node) {
     return {Check::kFail, "address", absl::StrCat("this process would tell others to find it at ", host,
                                                   ", but the scheduler is at ", node.scheduler()),
             "set node.listen to an address of this machine (0.0.0.0 for all) and, if need be, node.advertise"};
-  return {Check::kOk, "address", absl::StrCat("listens on ", node.listen(), host != node.listen() ? ", advertised as " : "",
-                                              host != node.listen() ? host : ""), ""};
+  return {Check::kOk, "address",
+          absl::StrCat("listens on ", node.listen(), host != node.listen() ? ", advertised as " : "",
+                       host != node.listen() ? host : ""),
+          ""};
 }
 
 std::vector<Check> Examine(const proto::Config& config, const std::string& role) {
@@ -111,8 +117,8 @@ std::string Render(const std::vector<Check>& checks) {
   for (const Check& check : checks) width = std::max(width, check.name.size());
   int failed = 0, warned = 0;
   for (const Check& check : checks) {
-    absl::StrAppend(&text, absl::StrFormat("%-4s  %-*s  %s\n", LevelText(check.level), static_cast<int>(width), check.name,
-                                           Clean(check.text)));
+    absl::StrAppend(&text, absl::StrFormat("%-4s  %-*s  %s\n", LevelText(check.level), static_cast<int>(width),
+                                           check.name, Clean(check.text)));
     if (!check.to_do.empty()) absl::StrAppend(&text, "      ", std::string(width, ' '), "  -> ", check.to_do, "\n");
     failed += check.level == Check::kFail;
     warned += check.level == Check::kWarn;

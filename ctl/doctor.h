@@ -1,5 +1,5 @@
-// `sluicectl doctor`: what can be wrong with a machine before a role starts on it. Each check looks at one thing and says
-// OK, WARN (works, but worse or not everything) or FAIL (the role will not work), and then what to do.
+// `sluicectl doctor`: what can be wrong with a machine before a role starts on it. Each check looks at one thing and
+// says OK, WARN (works, but worse or not everything) or FAIL (the role will not work), and then what to do.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ Check CheckPortFree(const std::string& key, const std::string& host, uint32_t po
 Check CheckRelease(const std::string& scheduler_release);                       // against this program's
 // The scheduler's clock: when its newest "scheduler_started" event was, plus its uptime. local_ms: this machine's.
 Check CheckTime(const proto::Cluster& cluster, const proto::EventList& events, int64_t local_ms);
-Check CheckListen(const proto::NodeConfig& node);                               // loopback, but the scheduler is elsewhere
+Check CheckListen(const proto::NodeConfig& node);  // loopback, but the scheduler is elsewhere
 Check CheckOpenFiles();
 Check CheckLockedMemory();
 Check CheckSharedMemory();

@@ -95,13 +95,15 @@ std::string ReadLine(const std::filesystem::path& path) {
 Check CheckName(const std::string& host_port) {
   std::string host, port;
   if (!Split(host_port, &host, &port))
-    return {Check::kFail, "scheduler's name", absl::StrCat("\"", host_port, "\" is not host:port"), "set node.scheduler"};
+    return {Check::kFail, "scheduler's name", absl::StrCat("\"", host_port, "\" is not host:port"),
+            "set node.scheduler"};
   Addresses addresses;
   if (const int error = Resolve(host, port, 0, &addresses); error != 0)
     return {Check::kFail, "scheduler's name", absl::StrCat(host, ": ", gai_strerror(error)),
             "check the name in node.scheduler, /etc/hosts and the resolver (`getent hosts NAME`)"};
   std::vector<std::string> found;
-  for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) found.push_back(Numeric(a->ai_addr, a->ai_addrlen));
+  for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next)
+    found.push_back(Numeric(a->ai_addr, a->ai_addrlen));
   return {Check::kOk, "scheduler's name", absl::StrCat(host, " is ", absl::StrJoin(found, ", ")), ""};
 }
 
@@ -117,9 +119,10 @@ Check CheckReachable(const std::string& host_port, int timeout_ms) {
   }
   const std::string text = absl::StrCat(host_port, ": ", std::strerror(error));
   if (error == ECONNREFUSED)
-    return {Check::kFail, "scheduler's port", text,
-            "the machine is there but nobody listens: start sluice-scheduler, or check its node.listen (default: loopback "
-            "only) and node.port"};
+    return {
+        Check::kFail, "scheduler's port", text,
+        "the machine is there but nobody listens: start sluice-scheduler, or check its node.listen (default: loopback "
+        "only) and node.port"};
   return {Check::kFail, "scheduler's port", text, "check routes and firewalls between this machine and that one"};
 }
 
@@ -193,7 +196,8 @@ Check CheckStateFile(const std::string& path) {
   if (room < (64 << 20))
     return {Check::kWarn, "node.state_file", absl::StrCat(directory.string(), " has ", Bytes(room), " left"),
             "free space: with a full disk membership cannot change"};
-  return {Check::kOk, "node.state_file", absl::StrCat(directory.string(), " can be written, ", Bytes(room), " free"), ""};
+  return {Check::kOk, "node.state_file", absl::StrCat(directory.string(), " can be written, ", Bytes(room), " free"),
+          ""};
 }
 
 std::vector<Check> CheckInterfaces(const std::string& sys_class_net) {
@@ -206,7 +210,8 @@ std::vector<Check> CheckInterfaces(const std::string& sys_class_net) {
   }
   std::vector<std::filesystem::path> interfaces;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(sys_class_net, error)) interfaces.push_back(entry.path());
+  for (const auto& entry : std::filesystem::directory_iterator(sys_class_net, error))
+    interfaces.push_back(entry.path());
   std::sort(interfaces.begin(), interfaces.end());
 
   std::vector<Check> checks;

@@ -87,7 +87,8 @@ int Run(const Arguments& a, const proto::Config& config) {
 int Main(int argc, char** argv) {
   const absl::StatusOr<Arguments> arguments = ParseArguments({argv + 1, argv + argc});
   if (!arguments.ok()) {
-    std::fprintf(stderr, "sluicectl: %s\n`sluicectl --help` shows all.\n", std::string(arguments.status().message()).c_str());
+    std::fprintf(stderr, "sluicectl: %s\n`sluicectl --help` shows all.\n",
+                 std::string(arguments.status().message()).c_str());
     return kExitUsage;
   }
   if (arguments->help) return Print(Usage()) ? kExitOk : kExitFailed;

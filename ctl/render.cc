@@ -63,9 +63,10 @@ std::string Render(const proto::Cluster& cluster) {
   }
   Table members({">NO", "ROLE", "JOB", ">RANK", "ID", "ADDRESS", "ALIVE", "HEARD", ">ROUND", "IN", "OUT"});
   for (const proto::MemberStatus& m : cluster.members())
-    members.Add({absl::StrCat(m.member()), m.role() == proto::ROLE_SERVER ? "server" : "worker", m.job().empty() ? "-" : m.job(),
-                 m.rank() < 0 ? "-" : absl::StrCat(m.rank()), m.id(), m.address(), YesNo(m.alive()), Heard(m),
-                 absl::StrCat(m.round()), Bytes(m.wire_bytes_in()), Bytes(m.wire_bytes_out())});
+    members.Add({absl::StrCat(m.member()), m.role() == proto::ROLE_SERVER ? "server" : "worker",
+                 m.job().empty() ? "-" : m.job(), m.rank() < 0 ? "-" : absl::StrCat(m.rank()), m.id(), m.address(),
+                 YesNo(m.alive()), Heard(m), absl::StrCat(m.round()), Bytes(m.wire_bytes_in()),
+                 Bytes(m.wire_bytes_out())});
   absl::StrAppend(&text, members.Text());
   for (const proto::MemberStatus& m : cluster.members())
     if (!m.waiting_for().empty()) absl::StrAppend(&text, "  ", Clean(m.id()), ": ", Clean(m.waiting_for()), "\n");
@@ -73,7 +74,8 @@ std::string Render(const proto::Cluster& cluster) {
 }
 
 std::string Render(const proto::ShardList& shards) {
-  if (shards.shards().empty()) return absl::StrCat("job ", Clean(shards.job()), " has no shards yet: it has not started\n");
+  if (shards.shards().empty())
+    return absl::StrCat("job ", Clean(shards.job()), " has no shards yet: it has not started\n");
   Table table({">SHARD", "SERVER", ">LANE", ">TERM", ">PARTITIONS", "SIZE"});
   for (const proto::ShardStatus& shard : shards.shards())
     table.Add({absl::StrCat(shard.info().shard()), shard.server_id(), absl::StrCat(shard.info().lane()),
@@ -85,14 +87,15 @@ std::string Render(const proto::WorkerList& workers) {
   Table table({">RANK", "ID", "ADDRESS", ">INCARNATION", "ALIVE", "HEARD", ">ROUND", "IN", "OUT", "WAITS FOR"});
   for (const proto::MemberStatus& m : workers.workers())
     table.Add({absl::StrCat(m.rank()), m.id().empty() ? "-" : m.id(), m.address().empty() ? "-" : m.address(),
-               absl::StrCat(m.incarnation()), YesNo(m.alive()), Heard(m), absl::StrCat(m.round()), Bytes(m.wire_bytes_in()),
-               Bytes(m.wire_bytes_out()), m.waiting_for()});
+               absl::StrCat(m.incarnation()), YesNo(m.alive()), Heard(m), absl::StrCat(m.round()),
+               Bytes(m.wire_bytes_in()), Bytes(m.wire_bytes_out()), m.waiting_for()});
   return table.Text();
 }
 
 std::string Render(const proto::Plan& plan) {
-  std::string text = absl::StrCat("job ", plan.job(), " \"", Clean(plan.config().name()), "\", plan version ", plan.version(),
-                                  ", ", StateText(plan.state()), plan.why().empty() ? "" : ": ", Clean(plan.why()), "\n");
+  std::string text =
+      absl::StrCat("job ", plan.job(), " \"", Clean(plan.config().name()), "\", plan version ", plan.version(), ", ",
+                   StateText(plan.state()), plan.why().empty() ? "" : ": ", Clean(plan.why()), "\n");
   absl::StrAppend(&text, "uid ", absl::Hex(plan.uid(), absl::kZeroPad16), ", ", plan.shards_size(),
                   " shards, step coordinator: server ", plan.coordinator_server(), "\n\n");
   Table servers({">SERVER", "ID", ">INCARNATION", "ALIVE", "CONTROL", "LANES"});
@@ -108,12 +111,15 @@ std::string Render(const proto::Plan& plan) {
                               : w.out_from_round_size() > 0 ? "out"
                               : w.alive()                    ? "alive"
                                                              : "missing";
-    workers.Add({absl::StrCat(w.rank()), w.address().empty() ? "-" : w.address(), absl::StrCat(w.incarnation()), state});
+    workers.Add(
+        {absl::StrCat(w.rank()), w.address().empty() ? "-" : w.address(), absl::StrCat(w.incarnation()), state});
   }
   absl::StrAppend(&text, servers.Text(), "\n", workers.Text(), "\n");
   Table tensors({">TENSOR", "NAME", "SHAPE", "KIND", ">PRIORITY", ">PARTITIONS", ">FIRST"});
   for (const proto::TensorInfo& t : plan.tensors()) {
-    const char* kind = t.spec().kind() == proto::TENSOR_BIAS ? "bias" : t.spec().kind() == proto::TENSOR_NORM ? "norm" : "weight";
+    const char* kind = t.spec().kind() == proto::TENSOR_BIAS   ? "bias"
+                       : t.spec().kind() == proto::TENSOR_NORM ? "norm"
+                                                               : "weight";
     tensors.Add({absl::StrCat(t.tensor()), t.spec().name(),
                  t.spec().shape().empty() ? "scalar" : absl::StrJoin(t.spec().shape(), "x"), kind,
                  absl::StrCat(t.spec().priority()), absl::StrCat(t.partition_elements_size()),

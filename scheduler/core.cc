@@ -74,7 +74,8 @@ CoreImpl::CoreImpl(proto::NodeConfig config, Store* store, const Clock* clock, s
     }
     for (const proto::TensorInfo& tensor : job.plan().tensors()) job.tensor_ids[tensor.spec().name()] = tensor.tensor();
   }
-  for (const proto::BarrierRecord& barrier : saved.barriers) jobs_[barrier.job()].released[barrier.name()] = barrier.released();
+  for (const proto::BarrierRecord& barrier : saved.barriers)
+    jobs_[barrier.job()].released[barrier.name()] = barrier.released();
   Note("scheduler_started", "",
        absl::StrCat("release ", kVersion, ", ", jobs_.size(), " jobs and ", servers_.size(), " servers known",
                     jobs_.empty() ? "" : absl::StrCat("; nobody is declared lost for ", Ago(lease()))));
@@ -130,7 +131,8 @@ void CoreImpl::OnSessionClosed(SessionId session) {
 
 void CoreImpl::OnTick() {
   const TimeNs now = clock_->Now();
-  // If this process stood still (suspended, swapped out), heartbeats wait unread in its queues: they get a lease's time.
+  // If this process stood still (suspended, swapped out), heartbeats wait unread in its queues: they get a lease's
+  // time.
   if (now - last_tick_ > lease() / 2) no_loss_before_ = std::max(no_loss_before_, now + lease());
   last_tick_ = now;
   CheckLeases();

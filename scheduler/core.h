@@ -22,7 +22,8 @@ namespace sluice::scheduler {
 
 using SessionId = uint64_t;
 
-// Durable key-value state, written in one transaction a call. In memory for tests and the simulator, SQLite in the daemon.
+// Durable key-value state, written in one transaction a call. In memory for tests and the simulator, SQLite in the
+// daemon.
 class Store {
  public:
   virtual ~Store() = default;
@@ -39,9 +40,9 @@ struct SchedulerOutput {
 class SchedulerCore {
  public:
   // wall_ms: milliseconds since 1970, for events. random: for job uids.
-  static absl::StatusOr<std::unique_ptr<SchedulerCore>> Create(proto::NodeConfig config, Store* store, const Clock* clock,
-                                                               std::function<int64_t()> wall_ms, uint64_t random,
-                                                               SchedulerOutput output);
+  static absl::StatusOr<std::unique_ptr<SchedulerCore>> Create(proto::NodeConfig config, Store* store,
+                                                               const Clock* clock, std::function<int64_t()> wall_ms,
+                                                               uint64_t random, SchedulerOutput output);
   virtual ~SchedulerCore() = default;
 
   virtual void OnSessionOpen(SessionId session, const std::string& peer) = 0;

@@ -113,8 +113,8 @@ struct SessionState {
 
 class CoreImpl final : public SchedulerCore {
  public:
-  CoreImpl(proto::NodeConfig config, Store* store, const Clock* clock, std::function<int64_t()> wall_ms, uint64_t random,
-           SchedulerOutput output, SavedState saved);
+  CoreImpl(proto::NodeConfig config, Store* store, const Clock* clock, std::function<int64_t()> wall_ms,
+           uint64_t random, SchedulerOutput output, SavedState saved);
 
   void OnSessionOpen(SessionId session, const std::string& peer) override;
   void OnMessage(SessionId session, const proto::MemberMessage& message) override;
@@ -146,7 +146,8 @@ class CoreImpl final : public SchedulerCore {
   absl::Status CommitJob(JobState& job, proto::JobRecord next);   // with a new plan version, sent by Settle
   void Note(const std::string& kind, const std::string& job, const std::string& text);
   void Send(SessionId session, const proto::SchedulerMessage& message);
-  void Answer(SessionId session, uint64_t request, const absl::Status& status, const std::vector<uint32_t>& tensors = {});
+  void Answer(SessionId session, uint64_t request, const absl::Status& status,
+              const std::vector<uint32_t>& tensors = {});
   void SendPlan(const JobState& job, SessionId session);
   void SendPlanToAll(JobState& job);
   void Close(SessionId session, const absl::Status& status);

@@ -13,7 +13,8 @@ constexpr TimeNs kTick = 50 * kMillisecond;
 constexpr uint64_t kTicksPerMetrics = 20;
 
 int64_t WallMs() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
@@ -46,7 +47,8 @@ absl::StatusOr<std::unique_ptr<SchedulerHost>> SchedulerHost::Create(const proto
   };
   SLUICE_ASSIGN_OR_RETURN(host->core_, SchedulerCore::Create(config, store, clock, WallMs, random, std::move(output)));
   const proto::EventList old = host->core_->ListEvents(0, UINT32_MAX);
-  if (old.events_size() > 1) host->logged_ = old.events(old.events_size() - 2).number();  // all but the one of this start
+  if (old.events_size() > 1)
+    host->logged_ = old.events(old.events_size() - 2).number();  // all but the one of this start
   host->LogEvents();
   self->timer_ = loop->After(kTick, [self] { self->Tick(); });
   loop->AtTurnEnd([anchor = host->anchor_] {
@@ -124,7 +126,8 @@ void SchedulerHost::LogEvents() {
     const std::string text =
         absl::StrCat(event.kind(), event.job().empty() ? "" : absl::StrCat(" [", event.job(), "]"), ": ", event.text());
     if (event.kind() == "state_error" || event.kind() == "job_failed") log_.Error(text);
-    else if (event.kind() == "refused" || event.kind() == "worker_lost" || event.kind() == "server_lost") log_.Warn(text);
+    else if (event.kind() == "refused" || event.kind() == "worker_lost" || event.kind() == "server_lost")
+      log_.Warn(text);
     else log_.Info(text);
     logged_ = event.number();
   }

@@ -149,7 +149,8 @@ absl::Status CheckJobConfig(const proto::JobConfig& c) {
       !proto::Reply_IsValid(c.reply()) || !proto::OnNonfinite_IsValid(c.on_nonfinite()) ||
       !proto::OnWorkerLoss_IsValid(c.on_worker_loss()))
     return absl::InvalidArgumentError(
-        "job.mode, order, reduction, reply, on_nonfinite or on_worker_loss has a value that this release does not know");
+        "job.mode, order, reduction, reply, on_nonfinite or on_worker_loss has a value that this release does not "
+        "know");
   SLUICE_RETURN_IF_ERROR(CheckOptimizer(c.optimizer()));
   SLUICE_RETURN_IF_ERROR(CheckAsynchronous(c));
   SLUICE_RETURN_IF_ERROR(compression::CheckCodecConfig(c));

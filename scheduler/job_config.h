@@ -11,8 +11,9 @@ namespace sluice::scheduler {
 inline constexpr uint32_t kMaxWorkers = 65536;
 inline constexpr size_t kMaxNameBytes = 128;
 
-// Fills the defaults of proto/config.proto where "0" or "" can mean nothing else, so that two ways to say the same compare
-// equal. A rate, momentum or threshold of 0 stays: whoever loaded a configuration (base/config.h) has the defaults already.
+// Fills the defaults of proto/config.proto where "0" or "" can mean nothing else, so that two ways to say the same
+// compare equal. A rate, momentum or threshold of 0 stays: whoever loaded a configuration (base/config.h) has the
+// defaults already.
 void NormaliseJobConfig(proto::JobConfig* config);
 
 // INVALID_ARGUMENT with key, value and what would do, for values that no job can have and combinations that contradict

@@ -4,8 +4,8 @@
 //             A lost worker: by job.on_worker_loss. A lost or restarted server: FAILED, there are no replicas yet.
 //   FINISHED  every worker has left in order (or is out by rule "rescale").
 //   FAILED    plan.why says whose fault it was and what to do.
-// Settle comes here after every change; each step looks at the state and not at what happened, so that a step that could
-// not be written is taken at the next tick.
+// Settle comes here after every change; each step looks at the state and not at what happened, so that a step that
+// could not be written is taken at the next tick.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -42,7 +42,8 @@ JobState* CoreImpl::NewestJob(const std::string& name) {
 }
 
 size_t CoreImpl::ReadyServers() const {
-  return std::count_if(servers_.begin(), servers_.end(), [](const auto& entry) { return entry.second.live.session != 0; });
+  return std::count_if(servers_.begin(), servers_.end(),
+                       [](const auto& entry) { return entry.second.live.session != 0; });
 }
 
 // plan.why while a job has not ended. Without times: those would make a new plan every moment (views.cc adds them).
@@ -88,7 +89,8 @@ void CoreImpl::SettleForming(JobState& job) {
     (void)EndJob(job, proto::JOB_FAILED, "all of its workers went before it started");
     return;
   }
-  const bool complete = std::all_of(job.workers.begin(), job.workers.end(), [](const Live& l) { return l.session != 0; });
+  const bool complete =
+      std::all_of(job.workers.begin(), job.workers.end(), [](const Live& l) { return l.session != 0; });
   if (!complete || ReadyServers() < config_.servers()) {
     if (Why(job.record) != job.plan().why()) (void)CommitJob(job, job.record);
     return;
@@ -109,8 +111,9 @@ void CoreImpl::SettleForming(JobState& job) {
   PlaceShards(config_.shards(), meta_.term_floor() + 1, plan);
   plan->set_coordinator_server(0);
   if (!CommitJob(job, std::move(next)).ok()) return;
-  Note("job_running", job.name(), absl::StrCat(job.workers.size(), " workers, ", job.plan().servers_size(), " servers, ",
-                                               job.plan().shards_size(), " shards, plan version ", job.plan().version()));
+  Note("job_running", job.name(),
+       absl::StrCat(job.workers.size(), " workers, ", job.plan().servers_size(), " servers, ", job.plan().shards_size(),
+                    " shards, plan version ", job.plan().version()));
 }
 
 void CoreImpl::SettleRunning(JobState& job) {
@@ -161,7 +164,8 @@ void CoreImpl::ForgetOldJobs() {
   for (const auto& [number, job] : jobs_) ended += job.ended();
   for (auto it = jobs_.begin(); it != jobs_.end() && ended >= kMaxEndedJobs;) {
     const JobState& job = it->second;
-    const bool watched = std::any_of(job.workers.begin(), job.workers.end(), [](const Live& l) { return l.session != 0; });
+    const bool watched =
+        std::any_of(job.workers.begin(), job.workers.end(), [](const Live& l) { return l.session != 0; });
     if (!job.ended() || watched) {
       ++it;
       continue;

@@ -154,7 +154,8 @@ TEST_F(RescaleTest, TheLostRankIsOutFromTheRoundThatItMissedPartitionByPartition
   const SessionId back = Connect(WorkerReg("w2", 2, 5000));
   EXPECT_EQ(peers_[back].closed.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(peers_[back].closed.ToString(), HasSubstr("rescale"));
-  EXPECT_EQ(peers_[Connect(Again(worker_[2], WorkerReg("w2", 2)))].closed.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(peers_[Connect(Again(worker_[2], WorkerReg("w2", 2)))].closed.code(),
+            absl::StatusCode::kFailedPrecondition);
   Leave(worker_[0], 20);
   Leave(worker_[1], 20);
   EXPECT_EQ(core_->GetPlan("j")->state(), proto::JOB_FINISHED);
@@ -197,7 +198,8 @@ TEST_F(JobsTest, FailedLeaveFailsTheJobWithRankAndReason) {
   Leave(worker_[1], 9, true, "gradient of w1 is not finite");
   EXPECT_EQ(peers_[worker_[1]].done(9)->code(), 0);
   EXPECT_EQ(peers_[worker_[0]].plan()->state(), proto::JOB_FAILED);
-  EXPECT_THAT(peers_[worker_[0]].plan()->why(), HasSubstr("rank 1 (w1, 10.0.0.3) failed: gradient of w1 is not finite"));
+  EXPECT_THAT(peers_[worker_[0]].plan()->why(),
+              HasSubstr("rank 1 (w1, 10.0.0.3) failed: gradient of w1 is not finite"));
   Barrier(worker_[0], 3, "b", 0);
   EXPECT_EQ(peers_[worker_[0]].done(3)->code(), static_cast<int>(absl::StatusCode::kFailedPrecondition));
   EXPECT_THAT(peers_[worker_[0]].done(3)->message(), HasSubstr("not finite"));

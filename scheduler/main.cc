@@ -1,7 +1,8 @@
 // sluice-scheduler: reads its configuration, opens its state, listens, and runs until a signal or the end of all jobs.
 //
 // Threads: main() waits; one thread runs the loop with the core; gRPC's carry messages to it and back.
-// Exit codes: 0 ended in order (signal, or node.exit_when_done and every job has ended), 1 cannot start, 2 bad configuration.
+// Exit codes: 0 ended in order (signal, or node.exit_when_done and every job has ended), 1 cannot start, 2 bad
+// configuration.
 #include <signal.h>
 #include <sys/epoll.h>
 
@@ -137,7 +138,8 @@ int main(int argc, char** argv) {
   options.program = "sluice-scheduler";
   options.role = "scheduler";
   options.summary =
-      "Forms jobs of servers and workers, plans which server owns what, watches over them. One for any number of jobs.\n"
+      "Forms jobs of servers and workers, plans which server owns what, watches over them. One for any number of "
+      "jobs.\n"
       "Exit codes: 0 ended in order, 1 cannot start, 2 bad configuration.";
   options.defaults = "node { port: 7700 }";
   int exit_code = 0;

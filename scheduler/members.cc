@@ -87,9 +87,9 @@ void CoreImpl::LoseServer(const std::string& id) {
     bool owner = false;
     for (const proto::ServerInfo& info : job.plan().servers()) owner |= info.id() == id;
     if (!owner) continue;
-    const absl::Status status =
-        EndJob(job, proto::JOB_FAILED,
-               absl::StrCat(text, "; its shards are gone (no replicas in this version): start the server and the job again"));
+    const absl::Status status = EndJob(
+        job, proto::JOB_FAILED,
+        absl::StrCat(text, "; its shards are gone (no replicas in this version): start the server and the job again"));
     if (!status.ok()) return;  // the next tick comes here again
   }
   const SessionId session = server.live.session;

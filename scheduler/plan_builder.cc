@@ -37,8 +37,8 @@ void PlaceShards(uint32_t count, uint32_t term, proto::Plan* plan) {
 
 absl::StatusOr<uint64_t> CheckSpec(const proto::TensorSpec& spec) {
   if (spec.name().empty() || spec.name().size() > kMaxTensorNameBytes)
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor's name must have 1 to ", kMaxTensorNameBytes, " bytes, this one has ", spec.name().size()));
+    return absl::InvalidArgumentError(absl::StrCat("a tensor's name must have 1 to ", kMaxTensorNameBytes,
+                                                   " bytes, this one has ", spec.name().size()));
   if (Dtype(spec) != "fp32")
     return absl::InvalidArgumentError(
         absl::StrCat("tensor \"", spec.name(), "\" has dtype \"", spec.dtype(), "\"; fp32 is the only one yet"));
@@ -65,7 +65,9 @@ absl::Status SameSpec(const proto::TensorSpec& known, uint32_t known_rank, const
   if (std::equal(known.shape().begin(), known.shape().end(), spec.shape().begin(), spec.shape().end()) &&
       Dtype(known) == Dtype(spec) && known.kind() == spec.kind())
     return absl::OkStatus();
-  const auto text = [](const proto::TensorSpec& s) { return absl::StrCat(ShapeText(s), " ", proto::TensorKind_Name(s.kind())); };
+  const auto text = [](const proto::TensorSpec& s) {
+    return absl::StrCat(ShapeText(s), " ", proto::TensorKind_Name(s.kind()));
+  };
   return absl::InvalidArgumentError(absl::StrCat("tensor \"", spec.name(), "\" was registered as ", text(known),
                                                  " by rank ", known_rank, " and as ", text(spec), " by rank ", rank,
                                                  "; all workers must build the same model"));

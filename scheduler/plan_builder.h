@@ -26,7 +26,8 @@ void PlaceShards(uint32_t count, uint32_t term, proto::Plan* plan);
 absl::StatusOr<uint64_t> CheckSpec(const proto::TensorSpec& spec);
 
 // The reason why `spec` cannot stand for `known` of the same name; OK if it can (priorities may differ).
-absl::Status SameSpec(const proto::TensorSpec& known, uint32_t known_rank, const proto::TensorSpec& spec, uint32_t rank);
+absl::Status SameSpec(const proto::TensorSpec& known, uint32_t known_rank, const proto::TensorSpec& spec,
+                      uint32_t rank);
 
 // RESOURCE_EXHAUSTED if a job of `plan` may not have so many more tensors of so many elements.
 absl::Status CheckRoom(const proto::Plan& plan, const std::vector<uint64_t>& elements);

@@ -50,7 +50,8 @@ class RandomTest : public CoreHarness {
     const auto any = [&] { return open.empty() ? SessionId{0} : open[random.Below(open.size())]; };
     switch (random.Below(14)) {
       case 0: {
-        regs_[next_session_] = ServerReg("s" + std::to_string(random.Below(3)), 1 + random.Below(3), 1 + random.Below(2));
+        regs_[next_session_] =
+            ServerReg("s" + std::to_string(random.Below(3)), 1 + random.Below(3), 1 + random.Below(2));
         Connect(regs_[next_session_]);
         break;
       }

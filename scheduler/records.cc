@@ -53,7 +53,8 @@ absl::StatusOr<SavedState> ReadState(Store* store) {
       state.events.push_back(std::move(event));
     }
   }
-  std::erase_if(state.barriers, [&](const auto& barrier) { return state.jobs.find(barrier.job()) == state.jobs.end(); });
+  std::erase_if(state.barriers,
+                [&](const auto& barrier) { return state.jobs.find(barrier.job()) == state.jobs.end(); });
   return state;
 }
 

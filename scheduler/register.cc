@@ -6,8 +6,8 @@
 //   4. The same life (id and incarnation as on record) is let in at once; its older stream is closed.
 //   5. Another life takes a place whose holder has no stream, with a higher incarnation; the old life is fenced out.
 //   6. If the holder has a stream, it may still be one that is just being torn down (its process was killed and started
-//      again at once): the newcomer is parked. The end of the stream, or of the lease, leads to 5; two heartbeats of the
-//      holder prove it alive. -> ALREADY_EXISTS
+//      again at once): the newcomer is parked. The end of the stream, or of the lease, leads to 5; two heartbeats of
+//      the holder prove it alive. -> ALREADY_EXISTS
 //   7. The record is written, then Welcome goes out, then the plan. A write that fails: UNAVAILABLE, come again.
 #include <algorithm>
 
@@ -67,18 +67,17 @@ void CoreImpl::Refuse(SessionId session, const proto::Register& reg, const absl:
 
 absl::Status CoreImpl::CheckRegister(const proto::Register& reg) const {
   if (reg.protocol() != control::kProtocolVersion)
-    return absl::FailedPreconditionError(
-        absl::StrCat("this scheduler speaks protocol ", control::kProtocolVersion, " (release ", kVersion, "), ", Who(reg),
-                     " speaks protocol ", reg.protocol(), " (release ", Clip(reg.version()),
-                     "); install the same release on both"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this scheduler speaks protocol ", control::kProtocolVersion, " (release ", kVersion, "), ", Who(reg),
+        " speaks protocol ", reg.protocol(), " (release ", Clip(reg.version()), "); install the same release on both"));
   if (reg.role() != proto::ROLE_SERVER && reg.role() != proto::ROLE_WORKER)
     return absl::InvalidArgumentError(absl::StrCat("unknown role ", reg.role()));
   if (reg.id().empty() || reg.id().size() > kMaxIdBytes)
     return absl::InvalidArgumentError(absl::StrCat("a member's id must have 1 to ", kMaxIdBytes, " bytes"));
   if (reg.role() == proto::ROLE_WORKER) return absl::OkStatus();
   if (reg.lanes_size() < 1 || reg.lanes_size() > kMaxLanes)
-    return absl::InvalidArgumentError(
-        absl::StrCat(Who(reg), " has ", reg.lanes_size(), " event loops (node.loops); 1 to ", kMaxLanes, " are allowed"));
+    return absl::InvalidArgumentError(absl::StrCat(Who(reg), " has ", reg.lanes_size(),
+                                                   " event loops (node.loops); 1 to ", kMaxLanes, " are allowed"));
   for (const proto::Address& lane : reg.lanes())
     if (lane.host().empty() || lane.host().size() > kMaxIdBytes || lane.port() == 0 || lane.port() > 65535 ||
         lane.unix_socket().size() > kMaxIdBytes || lane.host_id().size() > kMaxIdBytes)
@@ -97,7 +96,8 @@ absl::Status CoreImpl::CatchUp(const proto::Register& reg) {
   const bool terms = reg.max_term() > known_term;
   if (reg.plan_version() <= meta_.plan_version() && !terms) return absl::OkStatus();
   if (reg.max_term() == UINT32_MAX || reg.plan_version() >= UINT64_MAX / 2)
-    return absl::InvalidArgumentError(absl::StrCat(Who(reg), " reports a term or plan version at the end of its range"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(Who(reg), " reports a term or plan version at the end of its range"));
   meta_.set_plan_version(std::max(meta_.plan_version(), reg.plan_version()));
   if (terms) meta_.set_term_floor(reg.max_term());
   Note("caught_up", "", absl::StrCat(Who(reg), " knows plan version ", reg.plan_version(), " and term ", reg.max_term(),
@@ -116,7 +116,8 @@ absl::Status CoreImpl::CatchUp(const proto::Register& reg) {
 void CoreImpl::RegisterServer(SessionId session, const proto::Register& reg) {
   auto it = servers_.find(reg.id());
   if (it == servers_.end() && servers_.size() >= kMaxServers)
-    return Refuse(session, reg, absl::FailedPreconditionError(absl::StrCat("there are ", kMaxServers, " servers already")));
+    return Refuse(session, reg,
+                  absl::FailedPreconditionError(absl::StrCat("there are ", kMaxServers, " servers already")));
   if (it != servers_.end() && it->second.record.incarnation() != std::max(1u, reg.incarnation()) &&
       it->second.live.Alive())
     return Park(session, reg);
@@ -145,9 +146,11 @@ absl::Status CoreImpl::AdmitServer(SessionId session, const proto::Register& reg
       if (job.plan().state() != proto::JOB_RUNNING) continue;
       for (const proto::ServerInfo& info : job.plan().servers()) {
         if (info.id() != reg.id()) continue;
-        if (absl::Status status = EndJob(job, proto::JOB_FAILED,
-                absl::StrCat("server ", reg.id(), " (", info.control(), ") restarted and lost its shards (no replicas in "
-                             "this version): start the job again; workers resume from their own checkpoints"));
+        if (absl::Status status =
+                EndJob(job, proto::JOB_FAILED,
+                       absl::StrCat("server ", reg.id(), " (", info.control(),
+                                    ") restarted and lost its shards (no replicas in "
+                                    "this version): start the job again; workers resume from their own checkpoints"));
             !status.ok())
           return absl::UnavailableError(status.message());
         break;
@@ -219,7 +222,8 @@ absl::StatusOr<JobState*> CoreImpl::JobFor(const proto::Register& reg) {
     const auto& workers = job->record.workers();
     if (std::none_of(workers.begin(), workers.end(), [&](const auto& worker) { return SameLife(worker, reg); })) {
       if (reg.plan_version() >= job->plan().version() || reg.plan_version() > 0)
-        return absl::FailedPreconditionError(absl::StrCat("job \"", config.name(), "\" has ended: ", job->plan().why()));
+        return absl::FailedPreconditionError(
+            absl::StrCat("job \"", config.name(), "\" has ended: ", job->plan().why()));
       job = nullptr;  // a new process: a new job of the same name
     }
   }
@@ -231,9 +235,9 @@ absl::StatusOr<JobState*> CoreImpl::JobFor(const proto::Register& reg) {
     return CreateJob(config, reg);
   }
   if (const std::string difference = FirstDifference(job->plan().config(), config); !difference.empty())
-    return absl::InvalidArgumentError(absl::StrCat("job \"", config.name(), "\" is configured differently: ", difference,
-                                                   " (the first is that of ", job->record.creator(), ", the second of ",
-                                                   Who(reg), "); section job must be equal on all workers"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "job \"", config.name(), "\" is configured differently: ", difference, " (the first is that of ",
+        job->record.creator(), ", the second of ", Who(reg), "); section job must be equal on all workers"));
   return job;
 }
 
@@ -242,8 +246,8 @@ absl::StatusOr<JobState*> CoreImpl::CreateJob(const proto::JobConfig& config, co
   size_t open = 0;
   for (const auto& [number, job] : jobs_) open += !job.ended();
   if (open >= kMaxOpenJobs)
-    return absl::FailedPreconditionError(
-        absl::StrCat("there are ", open, " jobs that have not ended, which is the most; `sluicectl status` lists them"));
+    return absl::FailedPreconditionError(absl::StrCat(
+        "there are ", open, " jobs that have not ended, which is the most; `sluicectl status` lists them"));
   JobState job;
   meta_.set_jobs(meta_.jobs() + 1);
   proto::Plan* plan = job.record.mutable_plan();
@@ -269,8 +273,9 @@ absl::StatusOr<CoreImpl::Place> CoreImpl::PlaceFor(const JobState& job, const pr
   const proto::JobRecord& record = job.record;
   const uint32_t size = record.workers_size();
   if (reg.rank() >= 0 && static_cast<uint32_t>(reg.rank()) >= size)
-    return absl::InvalidArgumentError(absl::StrCat("rank ", reg.rank(), " does not exist in job \"", job.name(), "\" of ",
-                                                   size, " workers (job.workers); ranks go from 0 to ", size - 1));
+    return absl::InvalidArgumentError(absl::StrCat("rank ", reg.rank(), " does not exist in job \"", job.name(),
+                                                   "\" of ", size, " workers (job.workers); ranks go from 0 to ",
+                                                   size - 1));
   for (uint32_t rank = 0; rank < size; ++rank) {
     if (reg.rank() >= 0 && rank != static_cast<uint32_t>(reg.rank())) continue;
     const proto::WorkerRecord& worker = record.workers(rank);
@@ -290,8 +295,8 @@ absl::StatusOr<CoreImpl::Place> CoreImpl::PlaceFor(const JobState& job, const pr
   if (reg.rank() >= 0) {
     const uint32_t rank = static_cast<uint32_t>(reg.rank());
     if (job.plan().workers(rank).finished())
-      return absl::FailedPreconditionError(
-          absl::StrCat("rank ", rank, " of job \"", job.name(), "\" has finished already (", record.workers(rank).id(), ")"));
+      return absl::FailedPreconditionError(absl::StrCat("rank ", rank, " of job \"", job.name(),
+                                                        "\" has finished already (", record.workers(rank).id(), ")"));
     return Place{.rank = rank, .same_life = false, .park = job.workers[rank].Alive()};
   }
   // The lowest that nobody has had, else the lowest whose holder is gone.
@@ -352,9 +357,9 @@ absl::Status CoreImpl::AdmitWorker(SessionId session, const proto::Register& reg
   state.job = job.plan().job();
   state.rank = place.rank;
   if (old_session != 0 && old_session != session)
-    Close(old_session, place.same_life
-                           ? absl::CancelledError("replaced by a newer stream of the same worker")
-                           : absl::AlreadyExistsError(absl::StrCat("rank ", place.rank, " was taken over by ", reg.id())));
+    Close(old_session, place.same_life ? absl::CancelledError("replaced by a newer stream of the same worker")
+                                       : absl::AlreadyExistsError(
+                                             absl::StrCat("rank ", place.rank, " was taken over by ", reg.id())));
   job.counts_as_ended = true;
 
   proto::SchedulerMessage message;

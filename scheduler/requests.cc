@@ -1,5 +1,5 @@
-// What workers ask for: tensors, barriers, leaving. Each is answered by RequestDone, and a worker repeats what it has no
-// answer to after it reconnected: every one is idempotent.
+// What workers ask for: tensors, barriers, leaving. Each is answered by RequestDone, and a worker repeats what it has
+// no answer to after it reconnected: every one is idempotent.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -13,8 +13,8 @@ namespace sluice::scheduler {
 //   1. The request waits until the job runs (shards exist then).
 //   2. AddPendingTensors: each name is new, or the same as before (SameSpec). Ids are given in order of arrival; every
 //      worker learns them by name, so the order decides nothing.
-//   3. AnswerTensors: when every server of the plan has acknowledged a plan with all of them, so that a worker may push at
-//      once.
+//   3. AnswerTensors: when every server of the plan has acknowledged a plan with all of them, so that a worker may
+//      push at once.
 void CoreImpl::OnRegisterTensors(SessionId session, const proto::RegisterTensors& message) {
   const SessionState& state = sessions_.at(session);
   if (state.role != proto::ROLE_WORKER)
@@ -22,8 +22,8 @@ void CoreImpl::OnRegisterTensors(SessionId session, const proto::RegisterTensors
   JobState& job = jobs_.at(state.job);
   if (message.tensors_size() > static_cast<int>(kMaxTensors) || job.tensors.size() >= kMaxPendingTensors)
     return Answer(session, message.request(),
-                  absl::ResourceExhaustedError(absl::StrCat("too many tensors at once: ", message.tensors_size(), ", and ",
-                                                            job.tensors.size(), " requests wait")));
+                  absl::ResourceExhaustedError(absl::StrCat("too many tensors at once: ", message.tensors_size(),
+                                                            ", and ", job.tensors.size(), " requests wait")));
   job.tensors.push_back({.session = session, .rank = state.rank, .message = message, .version = 0, .ids = {}});
 }
 
@@ -35,7 +35,8 @@ absl::Status CoreImpl::AddTensorsOf(const PendingTensors& pending, const JobStat
   for (const proto::TensorSpec& spec : pending.message.tensors()) {
     SLUICE_ASSIGN_OR_RETURN(const uint64_t n, CheckSpec(spec));
     if (auto it = job.tensor_ids.find(spec.name()); it != job.tensor_ids.end()) {
-      SLUICE_RETURN_IF_ERROR(SameSpec(next->plan().tensors(it->second).spec(), next->tensor_ranks(it->second), spec, pending.rank));
+      SLUICE_RETURN_IF_ERROR(
+          SameSpec(next->plan().tensors(it->second).spec(), next->tensor_ranks(it->second), spec, pending.rank));
     } else if (auto added = ids->find(spec.name()); added != ids->end()) {
       SLUICE_RETURN_IF_ERROR(
           SameSpec(next->plan().tensors(added->second).spec(), next->tensor_ranks(added->second), spec, pending.rank));
@@ -56,7 +57,8 @@ absl::Status CoreImpl::AddTensorsOf(const PendingTensors& pending, const JobStat
 }
 
 void CoreImpl::AddPendingTensors(JobState& job) {
-  if (std::all_of(job.tensors.begin(), job.tensors.end(), [](const auto& pending) { return pending.version != 0; })) return;
+  if (std::all_of(job.tensors.begin(), job.tensors.end(), [](const auto& pending) { return pending.version != 0; }))
+    return;
   proto::JobRecord next = job.record;
   std::map<std::string, uint32_t> added;
   std::erase_if(job.tensors, [&](const PendingTensors& pending) {
@@ -68,8 +70,9 @@ void CoreImpl::AddPendingTensors(JobState& job) {
   absl::Status written;
   if (!added.empty()) written = CommitJob(job, std::move(next));
   if (written.ok() && !added.empty()) {
-    Note("tensors", job.name(), absl::StrCat(added.size(), " tensors registered, ", job.plan().tensors_size(), " in all, ",
-                                             CountPartitions(job.plan()), " partitions"));
+    Note("tensors", job.name(),
+         absl::StrCat(added.size(), " tensors registered, ", job.plan().tensors_size(), " in all, ",
+                      CountPartitions(job.plan()), " partitions"));
     job.tensor_ids.insert(added.begin(), added.end());
   }
   std::erase_if(job.tensors, [&](PendingTensors& pending) {
@@ -79,7 +82,8 @@ void CoreImpl::AddPendingTensors(JobState& job) {
       return true;
     }
     pending.version = job.plan().version();
-    for (const proto::TensorSpec& spec : pending.message.tensors()) pending.ids.push_back(job.tensor_ids.at(spec.name()));
+    for (const proto::TensorSpec& spec : pending.message.tensors())
+      pending.ids.push_back(job.tensor_ids.at(spec.name()));
     return false;
   });
 }
@@ -101,8 +105,8 @@ void CoreImpl::AnswerTensors(JobState& job) {
   });
 }
 
-// A barrier is a name and, for each rank, how often it has entered before (the sequence). Sequence s is released when every
-// active rank waits with s or more; a repeat of a released one is answered at once.
+// A barrier is a name and, for each rank, how often it has entered before (the sequence). Sequence s is released when
+// every active rank waits with s or more; a repeat of a released one is answered at once.
 void CoreImpl::OnBarrier(SessionId session, const proto::BarrierEnter& message) {
   const SessionState& state = sessions_.at(session);
   if (state.role != proto::ROLE_WORKER)
@@ -149,8 +153,8 @@ void CoreImpl::ReleaseBarriers(JobState& job) {
   }
 }
 
-// Leave: in order, the rank has finished; failed, the job's rule for losses applies, except that nobody waits for a worker
-// that says itself that it cannot go on.
+// Leave: in order, the rank has finished; failed, the job's rule for losses applies, except that nobody waits for a
+// worker that says itself that it cannot go on.
 void CoreImpl::OnLeave(SessionId session, const proto::Leave& message) {
   const SessionState& state = sessions_.at(session);
   if (state.role != proto::ROLE_WORKER)

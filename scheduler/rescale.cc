@@ -1,10 +1,10 @@
-// Rule "rescale": going on without a worker. A loss tears a step: some partitions have the dead worker's push, some not.
-//   1. BeginLeaving: the plan says that the rank is not alive and raises its incarnation, so that a push of the old life
+// "rescale": going on without a worker. A loss tears a step: some partitions have the dead worker's push, others not.
+//   1. BeginLeaving: the plan says the rank is not alive and raises its incarnation, so that a push of that life
 //      that is still under way is refused from here on (docs/wire.md, 2b).
-//   2. AskForReports: every server of the plan is asked for its partitions' states. The question follows the plan of 1 on
-//      the same stream, so no contribution of the rank can come after the answer.
+//   2. AskForReports: every server of the plan is asked for its partitions' states. The question follows the plan of
+//      step 1 on the same stream, so no contribution of the rank can come after the answer.
 //   3. TakeReport: the answers come with heartbeats. A second loss meanwhile leads back to 2, for both ranks.
-//   4. CommitLeaving: the rank is out of partition p from p's open round on, or from the next one where it has contributed.
+//   4. CommitLeaving: the rank is out of partition p from p's open round on, or from the next one if it is in that one.
 // A rank that is lost before the job has tensors stays at 1 until it has.
 #include <algorithm>
 
@@ -79,8 +79,10 @@ void CoreImpl::CommitLeaving(JobState& job) {
   if (!CommitJob(job, std::move(next)).ok()) return;
   job.report_request = 0;
   job.reports.clear();
-  Note("worker_out", job.name(), absl::StrCat("rank ", ranks, " is out; its last step is torn: some partitions have its "
-                                              "push, some not"));
+  Note("worker_out", job.name(),
+       absl::StrCat("rank ", ranks,
+                    " is out; its last step is torn: some partitions have its "
+                    "push, some not"));
 }
 
 }  // namespace sluice::scheduler

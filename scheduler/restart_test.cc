@@ -170,14 +170,16 @@ TEST_F(RestartTest, UnreadableRecordsAreNamed) {
   for (const auto& [k, v] : store_.records())
     if (k.rfind("job/", 0) == 0) key = k;
   store_.records()[key] = "garbage";
-  auto core = SchedulerCore::Create(config_, &store_, &clock_, [] { return 0; }, 1, {[](auto, auto&) {}, [](auto, auto&) {}});
+  auto core =
+      SchedulerCore::Create(config_, &store_, &clock_, [] { return 0; }, 1, {[](auto, auto&) {}, [](auto, auto&) {}});
   EXPECT_EQ(core.status().code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(core.status().ToString(), HasSubstr(key));
 }
 
 TEST_F(RestartTest, AStoreThatCannotBeWrittenIsFoundAtStart) {
   store_.set_failure(absl::ResourceExhaustedError("full"));
-  auto core = SchedulerCore::Create(config_, &store_, &clock_, [] { return 0; }, 1, {[](auto, auto&) {}, [](auto, auto&) {}});
+  auto core =
+      SchedulerCore::Create(config_, &store_, &clock_, [] { return 0; }, 1, {[](auto, auto&) {}, [](auto, auto&) {}});
   EXPECT_EQ(core.status().code(), absl::StatusCode::kResourceExhausted);
 }
 

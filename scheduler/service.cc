@@ -22,9 +22,10 @@
 #include "proto/control.grpc.pb.h"
 #include "transport/control/grpc_options.h"
 
-// gRPC's threads only carry messages to the loop and back (callback API, no thread of our own). A Session reads its next
-// message when the loop has dealt with the last one, so a member that sends faster than the scheduler works is slowed down
-// by HTTP/2 instead of filling memory; what waits to be sent is bounded, and a member that does not read is put out.
+// gRPC's threads only carry messages to the loop and back (callback API, no thread of our own). A Session reads its
+// next message when the loop has dealt with the last one, so a member that sends faster than the scheduler works is
+// slowed down by HTTP/2 instead of filling memory; what waits to be sent is bounded, and a member that does not read is
+// put out.
 namespace sluice::scheduler {
 namespace {
 
@@ -145,7 +146,8 @@ class SessionStream final : public grpc::ServerBidiReactor<MemberMessage, Schedu
   size_t outbox_bytes_ = 0;
 };
 
-class EventStream final : public grpc::ServerWriteReactor<proto::Event>, public std::enable_shared_from_this<EventStream> {
+class EventStream final : public grpc::ServerWriteReactor<proto::Event>,
+                          public std::enable_shared_from_this<EventStream> {
  public:
   EventStream(SchedulerHost* host, uint64_t after) : host_(host), after_(after) {}
 
@@ -242,11 +244,13 @@ class AdminService final : public proto::Admin::CallbackService {
   }
   grpc::ServerUnaryReactor* ListShards(grpc::CallbackServerContext* context, const proto::JobRequest* request,
                                        proto::ShardList* response) override {
-    return Answer(context, host_, response, [job = request->job()](SchedulerCore& core) { return core.ListShards(job); });
+    return Answer(context, host_, response,
+                  [job = request->job()](SchedulerCore& core) { return core.ListShards(job); });
   }
   grpc::ServerUnaryReactor* ListWorkers(grpc::CallbackServerContext* context, const proto::JobRequest* request,
                                         proto::WorkerList* response) override {
-    return Answer(context, host_, response, [job = request->job()](SchedulerCore& core) { return core.ListWorkers(job); });
+    return Answer(context, host_, response,
+                  [job = request->job()](SchedulerCore& core) { return core.ListWorkers(job); });
   }
   grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context, const proto::JobRequest* request,
                                     proto::Plan* response) override {
@@ -323,7 +327,8 @@ std::string WhyNotListen(const std::string& host, uint32_t port) {
     if (bind(fd, address->ai_addr, address->ai_addrlen) != 0 || listen(fd, 1) != 0) {
       why = std::strerror(errno);
       if (errno == EADDRINUSE)
-        absl::StrAppend(&why, "; another scheduler runs there already (`ss -ltnp` names it), or choose another node.port");
+        absl::StrAppend(&why,
+                        "; another scheduler runs there already (`ss -ltnp` names it), or choose another node.port");
     }
     close(fd);
   }

@@ -12,10 +12,11 @@ namespace sluice::scheduler {
 
 class SchedulerService {
  public:
-  // Listens on host:port (0 = any). Calls run on the host's loop, which must run until Shutdown returned. `config` is what
-  // Admin.GetConfig answers. UNAVAILABLE says why it cannot listen.
+  // Listens on host:port (0 = any). Calls run on the host's loop, which must run until Shutdown returned. `config` is
+  // what Admin.GetConfig answers. UNAVAILABLE says why it cannot listen.
   static absl::StatusOr<std::unique_ptr<SchedulerService>> Start(const std::string& host, uint32_t port,
-                                                                 SchedulerHost* scheduler, proto::EffectiveConfig config);
+                                                                 SchedulerHost* scheduler,
+                                                                 proto::EffectiveConfig config);
   // Not on the loop's thread: ends every stream with UNAVAILABLE and waits for gRPC's threads to let go.
   virtual void Shutdown() = 0;
   virtual ~SchedulerService() = default;   // Shutdown has returned

@@ -140,7 +140,8 @@ class Member final : public control::MemberCore::Listener {
   }
   proto::RequestDone Ask(const std::function<void(control::MemberCore&, control::MemberCore::Done)>& ask) {
     auto answer = std::make_shared<std::optional<proto::RequestDone>>();
-    loop_.Call([&] { ask(*core_, [this, answer](const proto::RequestDone& done) { Change([&] { *answer = done; }); }); });
+    loop_.Call(
+        [&] { ask(*core_, [this, answer](const proto::RequestDone& done) { Change([&] { *answer = done; }); }); });
     Await([&] { return answer->has_value(); });
     return answer->value_or(proto::RequestDone());
   }
@@ -263,7 +264,8 @@ TEST(Service, AJobFromRegistrationToItsEnd) {
 }
 
 // One unary or bidirectional call by name with raw messages, as generic tools make it.
-std::string RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method, const std::string& request) {
+std::string RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                    const std::string& request) {
   grpc::GenericStub stub(channel);
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kPatience);

@@ -29,13 +29,16 @@ absl::Status ToStatus(sqlite3* db, int code, const std::string& path, absl::stri
           text, "; it is damaged or not a state file: move it away to start without it (running jobs are lost)"));
     case SQLITE_BUSY:
     case SQLITE_LOCKED:
-      return absl::UnavailableError(absl::StrCat(text, "; another scheduler holds it: give this one its own node.state_file"));
+      return absl::UnavailableError(
+          absl::StrCat(text, "; another scheduler holds it: give this one its own node.state_file"));
     case SQLITE_READONLY:
     case SQLITE_PERM:
     case SQLITE_AUTH:
-      return absl::FailedPreconditionError(absl::StrCat(text, "; this user must be able to write it and its directory"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(text, "; this user must be able to write it and its directory"));
     case SQLITE_CANTOPEN:
-      return absl::FailedPreconditionError(absl::StrCat(text, "; does its directory exist, and may this user write there?"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(text, "; does its directory exist, and may this user write there?"));
     default:
       return absl::UnavailableError(text);
   }
@@ -96,14 +99,14 @@ struct SqliteStore::Database {
     if (!fresh && application != kApplicationId)
       return absl::FailedPreconditionError(absl::StrCat("state file ", path, ": is the database of another program"));
     if (schema > kSchema)
-      return absl::FailedPreconditionError(absl::StrCat("state file ", path, ": was written by a newer release (schema ",
-                                                        schema, ", this one knows ", kSchema, ")"));
+      return absl::FailedPreconditionError(absl::StrCat(
+          "state file ", path, ": was written by a newer release (schema ", schema, ", this one knows ", kSchema, ")"));
     SLUICE_RETURN_IF_ERROR(Run("PRAGMA journal_mode=WAL", "cannot be written"));
     SLUICE_RETURN_IF_ERROR(Run("PRAGMA synchronous=FULL", "cannot be written"));
     SLUICE_RETURN_IF_ERROR(Run("BEGIN IMMEDIATE", "cannot be locked"));
-    const std::string layout = absl::StrCat("PRAGMA application_id=", kApplicationId, "; PRAGMA user_version=", kSchema,
-                                            "; CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value BLOB NOT NULL)",
-                                            " WITHOUT ROWID; COMMIT");
+    const std::string layout = absl::StrCat(
+        "PRAGMA application_id=", kApplicationId, "; PRAGMA user_version=", kSchema,
+        "; CREATE TABLE IF NOT EXISTS state (key TEXT PRIMARY KEY, value BLOB NOT NULL)", " WITHOUT ROWID; COMMIT");
     SLUICE_RETURN_IF_ERROR(Run(layout.c_str(), "cannot be written"));
     SLUICE_RETURN_IF_ERROR(Prepare("INSERT OR REPLACE INTO state (key, value) VALUES (?1, ?2)", &put));
     return Prepare("DELETE FROM state WHERE key = ?1", &erase);
@@ -133,7 +136,8 @@ absl::Status SqliteStore::Write(const std::vector<std::pair<std::string, std::st
   }
   if (status.ok()) status = database_->Run("COMMIT", "cannot be written");
   // Some errors have ended the transaction already.
-  if (!status.ok() && sqlite3_get_autocommit(database_->db) == 0) (void)database_->Run("ROLLBACK", "cannot be rolled back");
+  if (!status.ok() && sqlite3_get_autocommit(database_->db) == 0)
+    (void)database_->Run("ROLLBACK", "cannot be rolled back");
   return status;
 }
 

@@ -20,8 +20,9 @@ absl::StatusOr<const JobState*> CoreImpl::FindJob(const std::string& name) const
     if (!job.ended()) ++open_jobs, open = &job;
   }
   if (!name.empty() && newest == nullptr)
-    return absl::NotFoundError(absl::StrCat("there is no job \"", Clip(name), "\"; ",
-                                            names.empty() ? "no job has been started" : "known: ", absl::StrJoin(names, ", ")));
+    return absl::NotFoundError(
+        absl::StrCat("there is no job \"", Clip(name), "\"; ",
+                     names.empty() ? "no job has been started" : "known: ", absl::StrJoin(names, ", ")));
   if (newest == nullptr) return absl::NotFoundError("there is no job yet: the first worker makes it (job.name)");
   if (!name.empty() || names.size() == 1) return newest;
   if (open_jobs == 1) return open;

@@ -15,7 +15,8 @@
 //   1. Loop: Open makes a channel and a Stream of its own for each attempt, so that one Open is one real attempt to
 //      connect (a channel that is kept would add its own back-off to ours).
 //   2. gRPC: OnReadInitialMetadataDone -> loop: up, first read.
-//   3. gRPC: OnReadDone -> loop: message, then the next read: a slow loop slows the peer down instead of filling memory.
+//   3. gRPC: OnReadDone -> loop: message, then the next read: a slow loop slows the peer down instead of filling
+//   memory.
 //   4. gRPC: OnDone -> loop: down.
 // A hold keeps gRPC from ending the stream while the loop may still start reads and writes; whoever sees that no read
 // will follow gives it back. Closures on their way to the loop find out by Session::current() that they come too late.

@@ -177,10 +177,11 @@ std::string MemberCore::Waiting() const {
   if (!welcomed_) {
     const std::string elapsed = Seconds(now - down_since_);
     if (ever_welcomed_) {
-      return absl::StrCat("scheduler ", scheduler_address_, ": connection lost ", elapsed,
-                          " ago, trying again (the data plane goes on meanwhile); start sluice-scheduler there again with "
-                          "the same state file",
-                          Because(last_error_));
+      return absl::StrCat(
+          "scheduler ", scheduler_address_, ": connection lost ", elapsed,
+          " ago, trying again (the data plane goes on meanwhile); start sluice-scheduler there again with "
+          "the same state file",
+          Because(last_error_));
     }
     if (stream_up_) {
       return absl::StrCat("scheduler ", scheduler_address_, ": connected, but not admitted yet for ", elapsed, " of ",
@@ -283,12 +284,13 @@ void MemberCore::Request(uint64_t id, proto::MemberMessage message, Done done) {
 
 bool MemberCore::GaveUp(TimeNs now) {
   if (ever_welcomed_ || now - down_since_ < connect_timeout_) return false;
-  Refuse(absl::DeadlineExceededError(absl::StrCat(
-      "scheduler ", scheduler_address_, ": ", stream_up_ ? "connected, but not admitted" : "no answer", " for ",
-      Seconds(now - down_since_), " (node.connect_timeout_ms allows ", Seconds(connect_timeout_),
-      "); check that sluice-scheduler runs there, that node.scheduler names it, and that no firewall is between (`sluicectl "
-      "doctor --scheduler ",
-      scheduler_address_, "` tests each)", Because(last_error_))));
+  Refuse(absl::DeadlineExceededError(
+      absl::StrCat("scheduler ", scheduler_address_, ": ", stream_up_ ? "connected, but not admitted" : "no answer",
+                   " for ", Seconds(now - down_since_), " (node.connect_timeout_ms allows ", Seconds(connect_timeout_),
+                   "); check that sluice-scheduler runs there, that node.scheduler names it, and that no firewall is "
+                   "between (`sluicectl "
+                   "doctor --scheduler ",
+                   scheduler_address_, "` tests each)", Because(last_error_))));
   return true;
 }
 

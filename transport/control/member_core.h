@@ -5,15 +5,15 @@
 //   t=0  shell: OnStreamUp()         -> Send(Register)
 //   t=1  shell: OnMessage(Welcome)   -> listener.OnWelcome
 //   t=2  shell: OnMessage(Plan v1)   -> listener.OnPlan, Send(PlanAck)
-//   …    shell: OnTick()             -> Send(Heartbeat) when due; unanswered requests are not repeated while the stream lives
+//   …    shell: OnTick()             -> Send(Heartbeat) when due; requests are not repeated while the stream lives
 //   t=9  shell: OnStreamDown(status) -> permanent codes go to listener.OnRefused; others: reopen after a back-off
 //   t=10 shell: OnStreamUp()         -> Send(Register with the same incarnation)
 //   t=11 shell: OnMessage(Welcome)   -> every unanswered request again
 //
-// Permanent codes: FAILED_PRECONDITION, ALREADY_EXISTS, INVALID_ARGUMENT, PERMISSION_DENIED, UNAUTHENTICATED. Before the
-// first Welcome other codes are retried until connect_timeout, then refused as DEADLINE_EXCEEDED; after it, for ever.
-// The back-off goes from 50 ms to 2 s by doubling, without jitter. A refusal answers every unanswered request with its
-// status; nothing is called after that.
+// Permanent codes: FAILED_PRECONDITION, ALREADY_EXISTS, INVALID_ARGUMENT, PERMISSION_DENIED, UNAUTHENTICATED. Before
+// the first Welcome other codes are retried until connect_timeout, then refused as DEADLINE_EXCEEDED; after it, for
+// ever. The back-off goes from 50 ms to 2 s by doubling, without jitter. A refusal answers every unanswered request
+// with its status; nothing is called after that.
 //
 // Callbacks may call back into the core; they must not destroy it.
 #pragma once
