@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 
 # A configuration with other compiler flags keeps its outputs apart, so that one does not rebuild the other's.
@@ -12,6 +13,16 @@ CONFIGS = {
     "asan": ["--config=asan", "--platform_suffix=-asan"],
     "fuzz": ["--config=fuzz", "--platform_suffix=-fuzz", "--repo_env=CC=clang-16"],
 }
+
+
+_running = set()
+
+
+def end_children(*_):
+    """For SIGTERM: ends what run() has started, in any thread, and then this process."""
+    for child in list(_running):
+        os.killpg(child.pid, signal.SIGTERM)
+    sys.exit(143)
 
 
 class Run:
@@ -31,6 +42,7 @@ def run(command, log, timeout=None, env=None):
     with open(log, "w") as out:
         child = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                  start_new_session=True, env=dict(os.environ, **(env or {})))
+        _running.add(child)
         try:
             code = child.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -45,6 +57,8 @@ def run(command, log, timeout=None, env=None):
             os.killpg(child.pid, signal.SIGTERM)
             child.wait()
             raise
+        finally:
+            _running.discard(child)
     return Run(code, time.monotonic() - start, log)
 
 

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 
+import bazel
 import stages
 
 
@@ -25,7 +26,7 @@ def parse_arguments():
 
 def main():
     options, budgets = parse_arguments()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))   # bazel.run ends what is running on the way out
+    signal.signal(signal.SIGTERM, bazel.end_children)
     os.makedirs("out/check", exist_ok=True)
     results = []
     for name, function in stages.STAGES.items():
