@@ -35,7 +35,9 @@ absl::Status CheckPlan(const proto::Plan& plan) {
     }
   }
   uint64_t partitions = 0;
+  uint32_t tensors = 0;
   for (const proto::TensorInfo& tensor : plan.tensors()) {
+    if (tensor.tensor() != tensors++) return bad("tensors are not numbered in order");
     uint64_t elements = 0, product = 1;
     for (uint64_t elements_of_one : tensor.partition_elements()) {
       if (elements_of_one == 0 || elements_of_one > kMaxPartitionElements)
@@ -106,10 +108,9 @@ void Admission::OnPlan(const proto::Plan& plan) {
 void Admission::TryMake(Request& request) {
   std::vector<const proto::TensorInfo*> infos;
   for (uint32_t id : request.ids) {
-    const auto found = std::find_if(plan_.tensors().begin(), plan_.tensors().end(),
-                                    [&](const proto::TensorInfo& t) { return t.tensor() == id; });
-    if (found == plan_.tensors().end()) return;  // a newer plan is on its way
-    infos.push_back(&*found);
+    // Ids are dense and in order.
+    if (id >= static_cast<uint32_t>(plan_.tensors_size())) return;  // a newer plan is on its way
+    infos.push_back(&plan_.tensors(static_cast<int>(id)));
   }
   request.made = true;
   for (const proto::TensorInfo* info : infos) {

@@ -5,15 +5,15 @@
 //   (*client)->Broadcast(*w, weights, /*root=*/0).Wait();      // same start everywhere
 //   for (...) {
 //     ...                                                      // gradient of this worker's batch
-//     auto result = (*client)->PushPull(*w, gradient, weights).Wait();   // weights: new parameters (or the mean gradient)
+//     auto result = (*client)->PushPull(*w, gradient, weights).Wait();   // in weights: new parameters
 //   }
 //   (*client)->Finish();
 //
 // What a round means (who sums, which optimizer, what comes back, which codec) is the job's configuration, equal on all
 // workers: docs/configuration.md, section job.
 //
-// Threads: every method may be called from any thread. Operations on one tensor take effect in the order of their calls;
-// operations on different tensors overlap. All sizes are in elements unless the name says bytes.
+// Threads: every method may be called from any thread. Operations on one tensor take effect in the order of their
+// calls; operations on different tensors overlap. All sizes are in elements unless the name says bytes.
 // Ownership: input and output memory belongs to Sluice until Handle::Wait returned with OK or an error other than
 // kDeadlineExceeded and kCancelled; after those two, until Handle::WaitReleased returned.
 // Errors: no exceptions. A Status says who, where, how long and what to do next.
@@ -159,8 +159,8 @@ class Client {
   Result<std::vector<Tensor>> RegisterTensors(const std::vector<TensorSpec>& specs);
   Result<Buffer> AllocateBuffer(size_t elements);
 
-  // The round that the tensor's next operation takes. Not 0: the job has begun without this process (a former life of this
-  // worker, without a snapshot): Pull then, where a first life would Broadcast.
+  // The round that the tensor's next operation takes. Not 0 at first: the job has begun without this process (a former
+  // life of this worker, without a snapshot): Pull then, where a first life would Broadcast.
   uint64_t NextRound(Tensor tensor) const;
 
   Handle Push(Tensor tensor, std::span<const float> gradient, const OpOptions& options = {});
@@ -179,8 +179,8 @@ class Client {
 
   ClientStats stats() const;
   Status Finish();                       // leaves in order, when every operation is done
-  // This worker cannot go on, and nor can the job: it fails, and the other workers are told why. (A worker that just ends
-  // is lost instead, and may be started again.)
+  // This worker cannot go on, and nor can the job: it fails, and the other workers are told why. (A worker that just
+  // ends is lost instead, and may be started again.)
   Status Abort(const std::string& why);
 
   struct Impl;

@@ -1,4 +1,4 @@
-// Between the library's own Status, which a trainer sees, and Abseil's, which the rest of Sluice uses: the same numbers.
+// Between the library's own Status, which a trainer sees, and Abseil's, which the rest of Sluice uses: same numbers.
 #pragma once
 
 #include <string>

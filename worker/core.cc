@@ -293,6 +293,13 @@ void CoreImpl::OnTurnEnd() {
   ops_.RunDeferred();
   ops_.Pump();
   queue_.Flush();
+  if (!env_.fusing.empty() && queue_.NextDeadline() == INT64_MAX) {
+    const TimeNs now = clock_->Now();
+    for (const PartitionEnv::Fusing& f : env_.fusing) {
+      env_.observer->OnStage(WorkerObserver::Stage::kFuse, f.tensor, f.partition, f.round, f.since, now);
+    }
+    env_.fusing.clear();
+  }
   ops_.RunDeferred();
 }
 
@@ -360,6 +367,8 @@ std::string CoreImpl::Waiting() const {
 
 void CoreImpl::ReportStall() {
   const TimeNs now = clock_->Now();
+  if (now < next_stall_check_) return;  // it looks through all operations
+  next_stall_check_ = now + std::min(kSecond, stall_report_);
   TimeNs since = ready_ ? *started_ : now;
   if (const Op* op = ops_.Oldest(); op != nullptr) since = op->submitted;
   since = std::min(since, admission_.oldest());

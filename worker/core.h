@@ -55,6 +55,8 @@ struct WorkerStats {
 class WorkerObserver {
  public:
   virtual ~WorkerObserver() = default;
+  // kQueue: from Submit until the partition's turn; kFuse: a small push waits in a batch for company; kWait: from the
+  // hand-over to the sender until the answer is whole; kSend: the part of it until the bytes have left (not told yet).
   enum class Stage { kFuse, kEncode, kQueue, kSend, kWait, kDecode };
   virtual void OnStage(Stage stage, uint32_t tensor, uint32_t partition, uint64_t round, TimeNs begin, TimeNs end) {
     (void)stage, (void)tensor, (void)partition, (void)round, (void)begin, (void)end;
@@ -81,8 +83,8 @@ struct WorkerCoreOptions {
 class WorkerCore : public transport::Handler, public control::MemberCore::Listener {
  public:
   // Makes itself the endpoint's handler.
-  static std::unique_ptr<WorkerCore> Create(WorkerCoreOptions options, transport::Endpoint* endpoint, const Clock* clock,
-                                            control::MemberCore::Output control);
+  static std::unique_ptr<WorkerCore> Create(WorkerCoreOptions options, transport::Endpoint* endpoint,
+                                            const Clock* clock, control::MemberCore::Output control);
 
   virtual control::MemberCore& member() = 0;      // the shell feeds it the control stream
   virtual void Start(std::function<void(absl::Status)> ready) = 0;  // ready: registered, and the job runs
@@ -90,7 +92,7 @@ class WorkerCore : public transport::Handler, public control::MemberCore::Listen
   // After each burst of events: encodes and sends a bounded amount, flushes fused frames, calls what is done.
   virtual void OnTurnEnd() = 0;
   virtual bool HasWork() const = 0;               // OnTurnEnd would go on at once: give it another turn
-  virtual TimeNs NextDeadline() const = 0;        // OnTurnEnd is wanted then (fused frames wait for company); or INT64_MAX
+  virtual TimeNs NextDeadline() const = 0;        // OnTurnEnd is wanted then (fused frames wait); or INT64_MAX
 
   virtual uint32_t rank() const = 0;
   virtual uint32_t world_size() const = 0;
@@ -113,8 +115,8 @@ class WorkerCore : public transport::Handler, public control::MemberCore::Listen
   virtual void Barrier(std::string name, std::function<void(absl::Status)> done) = 0;
   virtual void Leave(bool failed, std::string why, std::function<void(absl::Status)> done) = 0;
 
-  // State of this worker between steps (no operation unfinished, else FAILED_PRECONDITION): rounds, residuals, replicas,
-  // barrier counts. Format: docs/snapshots.md; it carries a version, the job's uid and a hash.
+  // State of this worker between steps (no operation unfinished, else FAILED_PRECONDITION): rounds, residuals,
+  // replicas, barrier counts. Format: docs/snapshots.md; it carries a version, the job's uid and a hash.
   virtual absl::StatusOr<std::vector<std::byte>> Snapshot() const = 0;
   // After RegisterTensors and before the first Submit. FAILED_PRECONDITION if it is of another job or too old: its next
   // round must be the owners' open round, or the one before (which is replayed, and answered from the last reply).

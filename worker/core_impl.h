@@ -126,6 +126,7 @@ class CoreImpl final : public WorkerCore {
   absl::Status failed_;
   bool refused_ = false;                       // by the scheduler, for good
   TimeNs last_stall_report_ = 0;
+  TimeNs next_stall_check_ = 0;
   TimeNs report_window_ = 0;  // Report: at most kReportsPerWindow a second
   uint32_t reports_in_window_ = 0;
 };

@@ -31,6 +31,7 @@ const char* KindName(OpKind kind) {
 
 TensorState* OpQueue::AddTensor(std::unique_ptr<TensorState> tensor) {
   TensorState* raw = tensor.get();
+  by_name_[raw->spec.name()] = raw;
   tensors_[raw->id] = std::move(tensor);
   return raw;
 }
@@ -41,10 +42,8 @@ TensorState* OpQueue::Find(uint32_t id) {
 }
 
 TensorState* OpQueue::FindByName(const std::string& name) {
-  for (const auto& [id, tensor] : tensors_) {
-    if (tensor->spec.name() == name) return tensor.get();
-  }
-  return nullptr;
+  auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : it->second;
 }
 
 absl::Status OpQueue::Check(const TensorState* tensor, const OpRequest& request) const {
@@ -175,6 +174,7 @@ size_t OpQueue::StepStart(TensorState& tensor, Op& op) {
     Partition::Push push;
     push.round = op.result.round;
     push.priority = op.priority;
+    push.submitted = op.submitted;
     push.output = part(request.output);
     if (request.kind == OpKind::kBroadcast) {
       push.flags = request.root == rank_ ? transport::kFlagAssign : transport::kFlagEmpty;

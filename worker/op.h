@@ -118,6 +118,7 @@ class OpQueue {
   bool skip_nonfinite_ = false;
   uint32_t rank_ = 0;
   std::map<uint32_t, std::unique_ptr<TensorState>> tensors_;
+  std::unordered_map<std::string, TensorState*> by_name_;
   std::unordered_map<uint64_t, Op*> by_id_;
   std::map<ReadyKey, TensorState*> ready_;  // tensors whose front operation has work to do
   std::set<std::pair<TimeNs, uint64_t>> deadlines_;

@@ -36,6 +36,10 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
   retry_at_ = 0;
   state_.reset();
   answer_ = Answer{};
+  if (env_->observer != nullptr) {
+    env_->observer->OnStage(WorkerObserver::Stage::kQueue, shape_.tensor, shape_.index, push.round, push.submitted,
+                            since_);
+  }
   const bool empty = (push.flags & (transport::kFlagEmpty | transport::kFlagNonfinite)) != 0;
   const bool assign = (push.flags & transport::kFlagAssign) != 0;
   ConstBytes payload;
@@ -48,6 +52,9 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
   }
   if (env_->observer != nullptr) {
     env_->observer->OnEncoded(shape_.index, push.round, codec, push.gradient, payload);
+    if (payload.size() <= env_->eager_bytes) {
+      env_->fusing.push_back({shape_.tensor, shape_.index, push.round, env_->clock->Now()});
+    }
   }
 
   link_ = link;
@@ -189,13 +196,14 @@ void Partition::Route(LinkId link) {
 }
 
 bool Partition::LinkDown(LinkId link) {
-  if (slot_ != 0 && slot_link_ == link) slot_ = 0;
-  if (closing_slot_ != 0 && closing_link_ == link) {
-    OnSlotClosed(closing_slot_);
+  const bool ours = link_ == link && link_ != 0;
+  if (ours) {
+    link_ = 0;
+    route_waits_ = false;
   }
-  if (link_ != link || link_ == 0) return false;
-  link_ = 0;
-  route_waits_ = false;
+  if (slot_ != 0 && slot_link_ == link) slot_ = 0;
+  if (closing_slot_ != 0 && closing_link_ == link) OnSlotClosed(closing_slot_);
+  if (!ours) return false;
   return phase_ == Phase::kPushing || phase_ == Phase::kPulling;
 }
 

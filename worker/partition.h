@@ -61,6 +61,14 @@ struct PartitionEnv {
   size_t eager_bytes = 16 << 10;
   TimeNs resend = kSecond;
   uint64_t next_request = 1;  // numbers of pulls
+
+  // Small pushes that may wait in a batch for company; only kept for an observer, which is told when they have gone.
+  struct Fusing {
+    uint32_t tensor = 0, partition = 0;
+    uint64_t round = 0;
+    TimeNs since = 0;
+  };
+  std::vector<Fusing> fusing;
 };
 
 class Partition {
@@ -79,6 +87,7 @@ class Partition {
     std::span<const float> gradient;  // empty with kFlagEmpty and kFlagNonfinite
     std::span<float> output;          // empty = not wanted
     int32_t priority = 0;
+    TimeNs submitted = 0;             // when the caller asked for it
   };
   struct Pull {
     uint64_t round = 0;  // rounds that must have been applied

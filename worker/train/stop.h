@@ -1,6 +1,7 @@
-// SIGTERM and SIGINT for a program whose main thread is deep in a step: the step that runs may end, then the program ends
-// in order. If it does not end soon (it waits for another worker, say), or a second signal comes, the process ends at once:
-// that is what snapshots are for, and a wait must not be broken off while the cluster still reads the step's gradients.
+// SIGTERM and SIGINT for a program whose main thread is deep in a step: the step that runs may end, then the program
+// ends in order. If it does not end soon (it waits for another worker, say), or a second signal comes, the process ends
+// at once: that is what snapshots are for, and a wait must not be broken off while the cluster still reads the step's
+// gradients.
 #pragma once
 
 #include <atomic>
