@@ -44,6 +44,11 @@ transport::StreamReceiverOptions ReceiverOptions(const proto::DataConfig& data) 
   return options;
 }
 
+// A lost answer is asked for after resend_ms, so half of it tells a repeat that is needed from one that crossed the answer.
+TimeNs SettleTime(const proto::DataConfig& data) {
+  return (data.resend_ms() > 0 ? data.resend_ms() * kMillisecond : kSecond) / 2;
+}
+
 class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
  public:
   Core(ServerCoreOptions options, transport::Endpoint* endpoint, const Clock* clock)
@@ -52,7 +57,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
         clock_(clock),
         values_(endpoint),
         scratch_(nullptr),
-        replier_(endpoint, clock, QueueOptions(options_.data)),
+        replier_(endpoint, clock, QueueOptions(options_.data), SettleTime(options_.data)),
         receiver_options_(ReceiverOptions(options_.data)),
         receiver_(endpoint, replier_.queue(), this, receiver_options_),
         peers_(endpoint, clock, SelfHello()) {

@@ -12,9 +12,10 @@ using transport::FrameHeader;
 using transport::FrameType;
 using transport::LinkId;
 
-Replier::Replier(transport::Endpoint* endpoint, const Clock* clock, transport::LinkQueueOptions options)
+Replier::Replier(transport::Endpoint* endpoint, const Clock* clock, transport::LinkQueueOptions options, TimeNs settle)
     : endpoint_(endpoint),
       clock_(clock),
+      settle_(settle),
       copy_up_to_(options.fusion_bytes > 0 ? std::min(options.fuse_below, options.fusion_bytes) : options.fuse_below),
       queue_(endpoint, clock, options, [this](uint64_t key) { Release(key); }) {}
 
@@ -25,6 +26,22 @@ void Replier::Release(uint64_t key) {
   if (it == lent_.end()) return;
   if (on_released_) on_released_(it->second.header, it->second.since);
   lent_.erase(it);
+  ForgetSettled();
+  released_.emplace_back(clock_->Now(), key);
+  recent_.insert(key);
+}
+
+void Replier::ForgetSettled() {
+  const TimeNs now = clock_->Now();
+  while (!released_.empty() && now - released_.front().first >= settle_) {
+    recent_.erase(released_.front().second);
+    released_.pop_front();
+  }
+}
+
+bool Replier::UnderWay(uint64_t key) {
+  ForgetSettled();
+  return InFlight(key) || recent_.contains(key);
 }
 
 FrameHeader AnswerTo(const FrameHeader& request, FrameType type) {

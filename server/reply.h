@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -19,7 +21,8 @@ namespace sluice::server {
 
 class Replier {
  public:
-  Replier(transport::Endpoint* endpoint, const Clock* clock, transport::LinkQueueOptions options);
+  // settle: how long after a payload was handed to its link UnderWay still takes it to be on its way.
+  Replier(transport::Endpoint* endpoint, const Clock* clock, transport::LinkQueueOptions options, TimeNs settle);
   ~Replier();
 
   transport::LinkQueue* queue() { return &queue_; }
@@ -37,6 +40,9 @@ class Replier {
   uint64_t SendPayload(transport::LinkId link, transport::FrameHeader header, ConstBytes payload,
                        std::shared_ptr<const void> owner, int32_t priority);
   bool InFlight(uint64_t key) const { return key != 0 && lent_.contains(key); }
+  // In flight, or handed to the link so lately that the receiver may not have it yet: whoever asks for it again has asked
+  // before it came. On a busy link that is the common case, and a second copy would make the link busier still.
+  bool UnderWay(uint64_t key);
   void Cancel(uint64_t key);
 
   uint64_t payload_out() const { return payload_out_; }
@@ -52,13 +58,17 @@ class Replier {
     TimeNs since = 0;
   };
   void Release(uint64_t key);
+  void ForgetSettled();
 
   transport::Endpoint* const endpoint_;
   const Clock* const clock_;
+  const TimeNs settle_;
   const size_t copy_up_to_;
   uint64_t next_key_ = 1;
   uint64_t payload_out_ = 0;
   std::unordered_map<uint64_t, Lent> lent_;
+  std::deque<std::pair<TimeNs, uint64_t>> released_;   // within settle_, in order of time
+  std::unordered_set<uint64_t> recent_;                // their keys
   std::function<void(const transport::FrameHeader&, TimeNs)> on_released_;
   transport::LinkQueue queue_;   // last: it calls back into lent_
 };
