@@ -1,0 +1,325 @@
+#include "tests/sim/checker.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "tests/sim/reference.h"
+#include "transport/wire.h"
+
+namespace sluice::sim {
+namespace {
+
+using PushKey = std::tuple<uint32_t, uint64_t, uint32_t>;  // partition, round, rank
+using RoundKey = std::pair<uint32_t, uint64_t>;            // partition, round
+
+template <typename... Parts>
+absl::Status Found(const Parts&... parts) {
+  return absl::InternalError(absl::StrCat(parts...));
+}
+
+std::string Where(uint32_t partition, uint64_t round) { return absl::StrCat("partition ", partition, " round ", round); }
+
+std::string Where(const PushKey& key) {
+  return absl::StrCat(Where(std::get<0>(key), std::get<1>(key)), " of rank ", std::get<2>(key));
+}
+
+// "" if the bits are the same.
+std::string FirstDifference(std::span<const float> expected, std::span<const float> actual) {
+  if (expected.size() != actual.size())
+    return absl::StrCat("there are ", actual.size(), " elements, not ", expected.size());
+  for (size_t i = 0; i < expected.size(); ++i)
+    if (std::bit_cast<uint32_t>(expected[i]) != std::bit_cast<uint32_t>(actual[i]))
+      return absl::StrCat("element ", i, " is ", actual[i], " (", absl::Hex(std::bit_cast<uint32_t>(actual[i])),
+                          "), not ", expected[i], " (", absl::Hex(std::bit_cast<uint32_t>(expected[i])), ")");
+  return "";
+}
+
+class Checker {
+ public:
+  Checker(const History& history, uint64_t steps)
+      : history_(history), steps_(steps), config_(history.plan.config()), layout_(LayoutOf(history.plan)) {}
+
+  absl::Status Check() {
+    SLUICE_RETURN_IF_ERROR(Collect());
+    SLUICE_RETURN_IF_ERROR(CheckOnce());
+    SLUICE_RETURN_IF_ERROR(CheckComplete());
+    if (bsp()) {
+      SLUICE_RETURN_IF_ERROR(CheckWhole());
+      return ReplayBsp();
+    }
+    return ReplayAsync();
+  }
+
+ private:
+  bool bsp() const { return config_.mode() == proto::MODE_BSP; }
+
+  absl::Status Collect() {
+    if (layout_.empty()) return Found("the history has no partitions");
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint32_t> newest;  // server, lane, rank -> incarnation
+    for (const Event& event : history_.events) {
+      if (const auto* c = std::get_if<Contribution>(&event)) {
+        if (c->partition >= layout_.size() || c->rank >= config_.workers())
+          return Found("a contribution that the plan does not know: ", Describe(event));
+        uint32_t& life = newest[{c->server, c->lane, c->rank}];
+        if (c->incarnation < life)
+          return Found(Where(c->partition, c->round), ": a push of rank ", c->rank, "'s life ", c->incarnation,
+                       " was taken after one of life ", life);
+        life = c->incarnation;
+        if (!contributions_.emplace(PushKey{c->partition, c->round, c->rank}, c).second)
+          return Found(Where(c->partition, c->round), " of rank ", c->rank, ": the push was taken twice");
+      } else if (const auto* r = std::get_if<Round>(&event)) {
+        if (r->partition >= layout_.size()) return Found("a round that the plan does not know: ", Describe(event));
+        const PartitionLayout& owner = layout_[r->partition];
+        if (r->server != owner.server || r->lane != owner.lane)
+          return Found(Where(r->partition, r->round), " was applied by server ", r->server, " lane ", r->lane,
+                       ", but server ", owner.server, " lane ", owner.lane, " owns it");
+        if (r->term != owner.term)
+          return Found(Where(r->partition, r->round), " was applied under term ", r->term, "; the plan's is ",
+                       owner.term);
+        rounds_.push_back(r);
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The rounds' contributors are what was taken before, each once.
+  absl::Status CheckOnce() {
+    std::set<PushKey> applied;
+    for (const Round* round : rounds_) {
+      for (const uint32_t rank : round->contributors) {
+        // A broadcast under SSP and ASP gathers ranks by their own rounds; trainers broadcast first, all at the same.
+        const PushKey key{round->partition, round->round, rank};
+        if (!contributions_.contains(key)) return Found(Where(key), ": applied, but no such push was taken");
+        if (!applied.insert(key).second) return Found(Where(key), ": the push was applied twice");
+      }
+      if (bsp() && !closed_.emplace(RoundKey{round->partition, round->round}, round).second)
+        return Found(Where(round->partition, round->round), " was applied twice");
+    }
+    for (const auto& [key, contribution] : contributions_) {
+      // What was taken for a round that has not closed is not lost; all rounds below `steps` have (CheckComplete).
+      if (std::get<1>(key) < steps_ && !applied.contains(key))
+        return Found(Where(key), ": the push was taken, but never applied: it is lost");
+    }
+    applied_ = std::move(applied);
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckComplete() {
+    std::map<PushKey, const Encoded*> encoded;
+    for (const Event& event : history_.events) {
+      const auto* e = std::get_if<Encoded>(&event);
+      if (e == nullptr) continue;
+      const PushKey key{e->partition, e->round, e->rank};
+      const auto [first, fresh] = encoded.emplace(key, e);
+      // Another life encodes the same push again, from its snapshot; where that must give the same bits, it must.
+      if (!fresh && Replayable() && first->second->payload != e->payload)
+        return Found(Where(key), ": life ", e->incarnation, " pushes other bytes than life ",
+                     first->second->incarnation);
+      if (!fresh) encoded_again_.insert(key);
+    }
+    for (const auto& [key, push] : encoded) {
+      if (std::get<1>(key) >= steps_) return Found(Where(key), ": a push beyond the last step");
+      if (!applied_.contains(key)) return Found(Where(key), ": the push was sent, but never applied: it is lost");
+      const Contribution& taken = *contributions_.at(key);
+      if (encoded_again_.contains(key) && !Replayable()) continue;
+      if (taken.payload != push->payload || taken.codec != push->codec)
+        return Found(Where(key), ": the server took other bytes than the worker sent");
+    }
+    for (const auto& [key, contribution] : contributions_)
+      if (!encoded.contains(key)) return Found(Where(key), ": taken, but nobody pushed it");
+    for (uint32_t p = 0; p < layout_.size(); ++p)
+      for (uint64_t round = 0; round < steps_; ++round)
+        for (uint32_t rank = 0; rank < config_.workers(); ++rank)
+          if (!applied_.contains({p, round, rank})) return Found(Where(p, round), " has nothing of rank ", rank);
+    return absl::OkStatus();
+  }
+
+  // A worker that starts again from its snapshot computes the same gradients: under BSP, if sums have a fixed order.
+  bool Replayable() const { return bsp() && config_.order() != proto::ORDER_FAST; }
+
+  absl::Status CheckWhole() {
+    for (uint64_t round = 0; round < steps_; ++round) {
+      const Round* first = nullptr;
+      for (uint32_t p = 0; p < layout_.size(); ++p) {
+        const auto it = closed_.find({p, round});
+        if (it == closed_.end()) return Found(Where(p, round), " was never applied");
+        const Round& r = *it->second;
+        if (r.contributors.size() != config_.workers())
+          return Found(Where(p, round), " is torn: it was closed with the ranks ",
+                       absl::StrJoin(r.contributors, ","), " of ", config_.workers(), " workers");
+        if (config_.order() != proto::ORDER_FAST && !std::is_sorted(r.contributors.begin(), r.contributors.end()))
+          return Found(Where(p, round), ": summed in the order ", absl::StrJoin(r.contributors, ","));
+        if (first == nullptr) first = &r;
+        if (r.assigned != first->assigned || (StepWide() && (r.skipped != first->skipped || r.scale != first->scale)))
+          return Found("step ", round, " is torn: partition ", p, r.skipped ? " skipped" : " applied", " at scale ",
+                       r.scale, ", partition 0", first->skipped ? " skipped" : " applied", " at scale ",
+                       first->scale);
+      }
+    }
+    return absl::OkStatus();
+  }
+  bool StepWide() const {
+    return config_.optimizer().clip_norm() > 0 || config_.on_nonfinite() == proto::NONFINITE_SKIP ||
+           config_.optimizer().kind() == "lamb";
+  }
+
+  absl::Status Compare(const Expected& expected, const Round& round) {
+    const std::string where = Where(round.partition, round.round);
+    if (round.skipped != expected.skipped || round.assigned != expected.assigned)
+      return Found(where, ": skipped ", round.skipped, ", assigned ", round.assigned, "; the reference has ",
+                   expected.skipped, " and ", expected.assigned);
+    if (round.scale != expected.scale || round.trust != expected.trust)
+      return Found(where, ": scale ", round.scale, ", trust ", round.trust, "; the reference has ", expected.scale,
+                   " and ", expected.trust);
+    if (!round.assigned && round.rate_bits != expected.rate_bits)
+      return Found(where, ": rate ", std::bit_cast<float>(round.rate_bits), "; the reference has ",
+                   std::bit_cast<float>(expected.rate_bits));
+    if (const std::string difference = FirstDifference(expected.value, round.value); !difference.empty())
+      return Found(where, ": the server's value differs from the reference: ", difference);
+    if (round.reply != expected.reply) return Found(where, ": the reply's bytes differ from the reference");
+    return absl::OkStatus();
+  }
+
+  absl::Status ReplayBsp() {
+    Reference reference(history_.plan);
+    std::map<RoundKey, std::optional<std::vector<float>>> answers;
+    std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> pulls;  // partition, rounds applied
+    for (uint64_t round = 0; round < steps_; ++round) {
+      std::vector<std::vector<const Contribution*>> contributions(layout_.size());
+      for (uint32_t p = 0; p < layout_.size(); ++p)
+        for (const uint32_t rank : closed_.at({p, round})->contributors)
+          contributions[p].push_back(contributions_.at({p, round, rank}));
+      SLUICE_ASSIGN_OR_RETURN(const std::vector<Expected> expected, reference.CloseStep(contributions));
+      for (uint32_t p = 0; p < layout_.size(); ++p) {
+        SLUICE_RETURN_IF_ERROR(Compare(expected[p], *closed_.at({p, round})));
+        answers[{p, round}] = expected[p].answer;
+        pulls[{p, round + 1}] = reference.Visible(p);
+      }
+    }
+    for (const Event& event : history_.events) {
+      if (const auto* result = std::get_if<Result>(&event)) {
+        const auto it = answers.find({result->partition, result->round});
+        if (it == answers.end()) return Found("a result of a round that was not applied: ", Describe(event));
+        if (!it->second.has_value() || result->value.empty()) continue;
+        if (const std::string difference = FirstDifference(*it->second, result->value); !difference.empty())
+          return Found(Where(result->partition, result->round), ": what rank ", result->rank,
+                       " got differs from the reference: ", difference);
+      } else if (const auto* pulled = std::get_if<Pulled>(&event)) {
+        for (uint32_t p = 0; p < layout_.size(); ++p) {
+          if (layout_[p].tensor != pulled->tensor) continue;
+          const std::span<const float> part =
+              std::span(pulled->value).subspan(layout_[p].offset, layout_[p].elements);
+          if (const std::string difference = FirstDifference(pulls.at({p, pulled->round}), part); !difference.empty())
+            return Found("rank ", pulled->rank, " pulled partition ", p, " after ", pulled->round,
+                         " rounds: ", difference);
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReplayAsync() {
+    Reference reference(history_.plan);
+    std::vector<std::vector<std::vector<float>>> values(layout_.size());  // by partition, in order
+    std::map<PushKey, size_t> applied_as;                                 // -> index in values
+    std::map<RoundKey, uint64_t> next;                                    // partition, rank -> rounds applied so far
+    size_t at = 0;
+    for (const Event& event : history_.events) {
+      if (std::holds_alternative<Round>(event)) {
+        const Round& round = *rounds_[at++];
+        std::vector<const Contribution*> contributions;
+        for (const uint32_t rank : round.contributors) {
+          contributions.push_back(contributions_.at({round.partition, round.round, rank}));
+          uint64_t& rounds = next[{round.partition, rank}];
+          if (round.round != rounds)
+            return Found(Where(round.partition, round.round), " of rank ", rank, " was applied after ", rounds,
+                         " rounds of it");
+          ++rounds;
+          applied_as[{round.partition, round.round, rank}] = values[round.partition].size();
+        }
+        SLUICE_ASSIGN_OR_RETURN(const Expected expected, reference.CloseOne(round.partition, contributions));
+        SLUICE_RETURN_IF_ERROR(Compare(expected, round));
+        values[round.partition].push_back(round.value);
+      } else if (const auto* result = std::get_if<Result>(&event)) {
+        SLUICE_RETURN_IF_ERROR(CheckAsyncResult(*result, values[result->partition], applied_as, next));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // The parameters as they were at some time after the worker's own push; not before the bound allows.
+  absl::Status CheckAsyncResult(const Result& result, const std::vector<std::vector<float>>& values,
+                                const std::map<PushKey, size_t>& applied_as,
+                                const std::map<RoundKey, uint64_t>& next) {
+    const auto own = applied_as.find({result.partition, result.round, result.rank});
+    if (own == applied_as.end())
+      return Found(Where(result.partition, result.round), ": rank ", result.rank,
+                   " has an answer to a push that was not applied");
+    bool found = result.value.empty();
+    for (size_t i = own->second; i < values.size() && !found; ++i)
+      found = FirstDifference(values[i], result.value).empty();
+    if (!found)
+      return Found(Where(result.partition, result.round), ": what rank ", result.rank,
+                   " got is no value that the partition has had since its push");
+    if (config_.mode() != proto::MODE_SSP) return absl::OkStatus();
+    for (uint32_t rank = 0; rank < config_.workers(); ++rank) {
+      const auto it = next.find({result.partition, rank});
+      const uint64_t rounds = it == next.end() ? 0 : it->second;
+      if (result.round + 1 > rounds + config_.staleness())
+        return Found(Where(result.partition, result.round), ": rank ", result.rank, " was answered while rank ", rank,
+                     " had ", rounds, " rounds; the bound is ", config_.staleness());
+    }
+    return absl::OkStatus();
+  }
+
+  const History& history_;
+  const uint64_t steps_;
+  const proto::JobConfig& config_;
+  const std::vector<PartitionLayout> layout_;
+  std::map<PushKey, const Contribution*> contributions_;
+  std::vector<const Round*> rounds_;                     // in order
+  std::map<RoundKey, const Round*> closed_;              // BSP
+  std::set<PushKey> applied_;
+  std::set<PushKey> encoded_again_;
+};
+
+}  // namespace
+
+absl::Status CheckHistory(const History& history, uint64_t steps) { return Checker(history, steps).Check(); }
+
+absl::Status CompareHistories(const History& expected, const History& actual) {
+  std::map<PushKey, const Contribution*> pushes;
+  std::map<RoundKey, const Round*> rounds;
+  for (const Event& event : expected.events) {
+    if (const auto* c = std::get_if<Contribution>(&event)) pushes[{c->partition, c->round, c->rank}] = c;
+    if (const auto* r = std::get_if<Round>(&event)) rounds[{r->partition, r->round}] = r;
+  }
+  size_t seen = 0;
+  for (const Event& event : actual.events) {
+    if (const auto* c = std::get_if<Contribution>(&event)) {
+      const auto it = pushes.find({c->partition, c->round, c->rank});
+      if (it == pushes.end() || it->second->payload != c->payload || it->second->flags != c->flags)
+        return Found(Where(c->partition, c->round), " of rank ", c->rank,
+                     ": the push differs from that of the run without faults");
+    } else if (const auto* r = std::get_if<Round>(&event)) {
+      const auto it = rounds.find({r->partition, r->round});
+      if (it == rounds.end()) return Found(Where(r->partition, r->round), ": the run without faults has no such round");
+      if (const std::string difference = FirstDifference(it->second->value, r->value); !difference.empty())
+        return Found(Where(r->partition, r->round), ": the value differs from that of the run without faults: ",
+                     difference);
+      ++seen;
+    }
+  }
+  if (seen != rounds.size()) return Found("the run without faults has ", rounds.size(), " rounds, this one ", seen);
+  return absl::OkStatus();
+}
+
+}  // namespace sluice::sim

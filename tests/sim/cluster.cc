@@ -1,0 +1,229 @@
+#include "tests/sim/cluster.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "tests/sim/checker.h"
+#include "tests/sim/nodes.h"
+
+namespace sluice::sim {
+namespace {
+
+constexpr TimeNs kLimit = 300 * kSecond;  // simulated; faults end long before
+constexpr TimeNs kSettle = 200 * kMillisecond;
+
+class Cluster {
+ public:
+  Cluster(const Scenario& scenario, const RunOptions& options)
+      : scenario_(scenario),
+        network_(scenario.seed, scenario.faults.network, &clock_),
+        random_(scenario.seed, /*stream=*/0x6661),
+        start_(clock_.Now()) {
+    world_.scenario = &scenario_;
+    world_.clock = &clock_;
+    world_.network = &network_;
+    world_.history = &outcome_.history;
+    world_.note = [this, trace = options.trace](const std::string& text) {
+      if (trace) trace(absl::StrFormat("%10.3f ms  %s", static_cast<double>(clock_.Now() - start_) / 1e6, text));
+    };
+    world_.fail = [this](const absl::Status& status) { outcome_.status.Update(status); };
+    world_.begins = [this](uint32_t rank, uint64_t round) { OnBegin(rank, round); };
+    if (options.trace && options.trace_frames) network_.set_trace(world_.note);
+    tracing_ = options.trace != nullptr;
+    PlanFaults();
+  }
+
+  Outcome Run() {
+    scheduler_ = std::make_unique<SchedulerNode>(&world_);
+    scheduler_->Start();
+    for (uint32_t s = 0; s < scenario_.servers; ++s) {
+      servers_.push_back(std::make_unique<ServerNode>(&world_, s));
+      servers_.back()->Start();
+    }
+    for (uint32_t rank = 0; rank < scenario_.job.workers(); ++rank) {
+      workers_.push_back(std::make_unique<WorkerNode>(&world_, rank));
+      workers_.back()->Start();
+    }
+    for (const Fault& fault : faults_)
+      if (fault.round == kAtStart) Schedule(fault);
+    size_t noted = 0;
+    while (outcome_.status.ok() && !Finished()) {
+      if (clock_.Now() - start_ > kLimit || !network_.Step()) {
+        outcome_.status = absl::DeadlineExceededError(Waits());
+        break;
+      }
+      for (; tracing_ && noted < outcome_.history.events.size(); ++noted)
+        world_.note(Describe(outcome_.history.events[noted]));
+      if (const auto plan = planned_ ? std::nullopt : scheduler_->Plan();
+          plan.has_value() && plan->tensors_size() == static_cast<int>(scenario_.tensors.size())) {
+        outcome_.history.plan = *plan;
+        planned_ = true;
+      }
+    }
+    outcome_.took = clock_.Now() - start_;
+    if (outcome_.status.ok()) {
+      network_.set_faults({});
+      network_.RunFor(kSettle);
+      for (const auto& server : servers_) outcome_.status.Update(server->CheckIdle());
+    }
+    for (const auto& worker : workers_) outcome_.trainers.push_back(worker->state());
+    outcome_.network = network_.stats();
+    workers_.clear();
+    servers_.clear();
+    return std::move(outcome_);
+  }
+
+ private:
+  static constexpr uint64_t kAtStart = UINT64_MAX;
+  enum class Kind { kCut, kWorkerCrash, kSchedulerCrash };
+  struct Fault {
+    Kind kind;
+    uint64_t round;  // begins some time after the first worker has begun this round
+    TimeNs delay, duration;
+    std::string a, b;
+    uint32_t rank = 0;
+    bool fired = false;
+  };
+
+  // Between a and b, as likely in each decade.
+  TimeNs Log(TimeNs a, TimeNs b) {
+    const double low = std::log(static_cast<double>(a)), high = std::log(static_cast<double>(b));
+    return static_cast<TimeNs>(std::exp(low + (high - low) * random_.Uniform()));
+  }
+
+  void PlanFaults() {
+    const auto add = [&](Kind kind) -> Fault& {
+      Fault fault;
+      fault.kind = kind;
+      fault.round = random_.Chance(0.15) ? kAtStart : random_.Below(static_cast<uint32_t>(scenario_.rounds()));
+      fault.delay = fault.round == kAtStart ? Log(100 * kMicrosecond, 500 * kMillisecond)
+                                            : Log(10 * kMicrosecond, 10 * kMillisecond);
+      faults_.push_back(fault);
+      return faults_.back();
+    };
+    const auto server = [&] { return ServerNode::NodeName(random_.Below(scenario_.servers)); };
+    for (uint32_t i = 0; i < scenario_.faults.cuts; ++i) {
+      Fault& fault = add(Kind::kCut);
+      fault.duration = Log(100 * kMicrosecond, kSecond);
+      fault.a = WorkerNode::NodeName(random_.Below(scenario_.job.workers()));
+      switch (random_.Below(4)) {
+        case 0:
+        case 1: fault.b = server(); break;
+        case 2:
+          fault.b = kSchedulerName;
+          fault.duration = Log(kMillisecond, 10 * kSecond);  // beyond the lease too
+          break;
+        case 3:
+          fault.a = server();
+          fault.b = random_.Chance(0.5) ? server() : kSchedulerName;
+          break;
+      }
+    }
+    for (uint32_t i = 0; i < scenario_.faults.worker_crashes; ++i) {
+      Fault& fault = add(Kind::kWorkerCrash);
+      fault.rank = random_.Below(scenario_.job.workers());
+      fault.duration = random_.Chance(0.1) ? Log(kSecond, 10 * kSecond) : Log(100 * kMicrosecond, kSecond);
+    }
+    // A job whose workers have all gone before it started is over: at the start nobody is away for a lease.
+    for (Fault& fault : faults_)
+      if (fault.round == kAtStart) fault.duration = std::min(fault.duration, kSecond);
+    for (uint32_t i = 0; i < scenario_.faults.scheduler_crashes; ++i)
+      add(Kind::kSchedulerCrash).duration = Log(kMillisecond, 2 * kSecond);
+  }
+
+  void OnBegin(uint32_t rank, uint64_t round) {
+    world_.note(absl::StrCat("worker ", rank, " begins round ", round));
+    for (Fault& fault : faults_)
+      if (fault.round != kAtStart && fault.round <= round && !std::exchange(fault.fired, true)) Schedule(fault);
+  }
+
+  void Schedule(const Fault& fault) {
+    network_.Schedule(fault.delay, [this, fault] { Fire(fault); });
+  }
+
+  void Fire(const Fault& fault) {
+    switch (fault.kind) {
+      case Kind::kCut:
+        if (fault.a == fault.b) return;
+        world_.note(absl::StrCat("CUT between ", fault.a, " and ", fault.b, " for ", fault.duration / kMicrosecond,
+                                 " us"));
+        network_.Cut(fault.a, fault.b, fault.duration);
+        return;
+      case Kind::kWorkerCrash: {
+        WorkerNode& worker = *workers_[fault.rank];
+        if (!worker.alive() || worker.trained()) return;
+        world_.note(absl::StrCat("KILL worker ", fault.rank, " for ", fault.duration / kMicrosecond, " us"));
+        worker.Crash();
+        network_.Schedule(fault.duration, [&worker] { worker.Start(); });
+        return;
+      }
+      case Kind::kSchedulerCrash:
+        if (!scheduler_->up()) return;
+        world_.note(absl::StrCat("KILL scheduler for ", fault.duration / kMicrosecond, " us"));
+        scheduler_->Crash();
+        network_.Schedule(fault.duration, [this] { scheduler_->Start(); });
+        return;
+    }
+  }
+
+  bool Finished() const {
+    return std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker->finished(); });
+  }
+
+  std::string Waits() const {
+    std::string text = absl::StrCat("no end after ", (clock_.Now() - start_) / kSecond, " simulated seconds");
+    for (const auto& worker : workers_) absl::StrAppend(&text, "; ", worker->Waiting());
+    return text;
+  }
+
+  const Scenario scenario_;
+  ManualClock clock_;
+  transport::SimNetwork network_;
+  PhiloxRandom random_;
+  const TimeNs start_;
+  World world_;
+  Outcome outcome_;
+  std::unique_ptr<SchedulerNode> scheduler_;
+  std::vector<std::unique_ptr<ServerNode>> servers_;
+  std::vector<std::unique_ptr<WorkerNode>> workers_;
+  std::vector<Fault> faults_;
+  bool planned_ = false;
+  bool tracing_ = false;
+};
+
+absl::Status With(const absl::Status& status, const std::string& what) {
+  return status.ok() ? status : absl::Status(status.code(), absl::StrCat(what, ": ", std::string(status.message())));
+}
+
+}  // namespace
+
+Outcome RunScenario(const Scenario& scenario, const RunOptions& options) { return Cluster(scenario, options).Run(); }
+
+absl::Status JudgeSeed(uint64_t seed, const RunOptions& options, Outcome* out) {
+  const Scenario scenario = MakeScenario(seed);
+  Outcome outcome = RunScenario(scenario, options);
+  absl::Status status = With(outcome.status, "the run");
+  if (status.ok()) status = With(CheckHistory(outcome.history, scenario.rounds()), "the history");
+  if (status.ok() && scenario.deterministic()) {
+    const Outcome calm = RunScenario(WithoutFaults(scenario));
+    status = With(calm.status, "the run without faults");
+    if (status.ok()) status = With(CheckHistory(calm.history, scenario.rounds()), "the history without faults");
+    if (status.ok()) status = CompareHistories(calm.history, outcome.history);
+    for (size_t rank = 0; status.ok() && rank < calm.trainers.size(); ++rank)
+      for (size_t t = 0; t < calm.trainers[rank].x.size(); ++t)
+        if (!std::ranges::equal(std::as_bytes(std::span(calm.trainers[rank].x[t])),
+                                std::as_bytes(std::span(outcome.trainers[rank].x[t]))))
+          status = absl::InternalError(absl::StrCat("rank ", rank, " ends with other parameters of tensor ", t,
+                                                    " than without faults"));
+  }
+  if (out != nullptr) *out = std::move(outcome);
+  return status;
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,82 @@
+#include "tests/sim/history.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "transport/wire.h"
+
+namespace sluice::sim {
+namespace {
+
+Bytes Copy(ConstBytes bytes) { return {bytes.begin(), bytes.end()}; }
+std::vector<float> Copy(std::span<const float> values) { return {values.begin(), values.end()}; }
+
+std::string Digest(ConstBytes bytes) {
+  return absl::StrCat(bytes.size(), " bytes #", absl::Hex(transport::HashBytes(bytes) & 0xFFFFFF, absl::kZeroPad6));
+}
+
+}  // namespace
+
+std::vector<PartitionLayout> LayoutOf(const proto::Plan& plan) {
+  std::vector<PartitionLayout> layout;
+  for (const proto::TensorInfo& tensor : plan.tensors()) {
+    uint64_t offset = 0;
+    for (int i = 0; i < tensor.partition_elements_size(); ++i) {
+      const proto::ShardInfo& shard = plan.shards(static_cast<int>(tensor.partition_shard(i)));
+      layout.push_back({.tensor = tensor.tensor(), .position = static_cast<uint32_t>(i), .server = shard.server(),
+                        .lane = shard.lane(), .term = shard.term(), .offset = offset,
+                        .elements = tensor.partition_elements(i)});
+      offset += tensor.partition_elements(i);
+    }
+  }
+  return layout;
+}
+
+std::string Describe(const Event& event) {
+  struct Visitor {
+    std::string operator()(const Encoded& e) const {
+      return absl::StrCat("worker ", e.rank, ".", e.incarnation, " pushes partition ", e.partition, " round ", e.round,
+                          " codec ", e.codec, " ", Digest(e.payload));
+    }
+    std::string operator()(const Contribution& c) const {
+      return absl::StrCat("server ", c.server, "/", c.lane, " takes partition ", c.partition, " round ", c.round,
+                          " of rank ", c.rank, ".", c.incarnation, " flags ", c.flags, " ", Digest(c.payload));
+    }
+    std::string operator()(const Round& r) const {
+      return absl::StrCat("server ", r.server, "/", r.lane, " applies partition ", r.partition, " round ", r.round,
+                          " of ranks ", absl::StrJoin(r.contributors, ","), " term ", r.term,
+                          r.skipped ? " SKIPPED" : "", r.assigned ? " ASSIGNED" : "", " scale ", r.scale, " value ",
+                          Digest(AsBytes(r.value)));
+    }
+    std::string operator()(const Result& r) const {
+      return absl::StrCat("worker ", r.rank, ".", r.incarnation, " has partition ", r.partition, " round ", r.round,
+                          " value ", Digest(AsBytes(r.value)));
+    }
+    std::string operator()(const Pulled& p) const {
+      return absl::StrCat("worker ", p.rank, " has pulled tensor ", p.tensor, " after ", p.round, " rounds, value ",
+                          Digest(AsBytes(p.value)));
+    }
+  };
+  return std::visit(Visitor(), event);
+}
+
+void ServerRecorder::OnContribution(const server::ContributionRecord& r) {
+  history_->events.push_back(Contribution{server_, lane_, r.rank, r.incarnation, r.tensor, r.partition, r.round,
+                                          r.codec, r.flags, r.elements, Copy(r.payload)});
+}
+
+void ServerRecorder::OnRound(const server::RoundRecord& r) {
+  history_->events.push_back(Round{server_, lane_, r.tensor, r.partition, r.term, r.round, r.contributors, r.skipped,
+                                   r.assigned, r.scale, r.trust, r.rate_bits, Copy(r.value), Copy(r.reply)});
+}
+
+void WorkerRecorder::OnEncoded(uint32_t partition, uint64_t round, uint16_t codec, std::span<const float> gradient,
+                               ConstBytes payload) {
+  (void)gradient;
+  history_->events.push_back(Encoded{rank_, incarnation_, partition, round, codec, Copy(payload)});
+}
+
+void WorkerRecorder::OnResult(uint32_t partition, uint64_t round, std::span<const float> value) {
+  history_->events.push_back(Result{rank_, incarnation_, partition, round, Copy(value)});
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,208 @@
+#include "tests/sim/reference.h"
+
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "compression/codec.h"
+#include "transport/wire.h"
+
+namespace sluice::sim {
+namespace {
+
+bool Has(const Contribution& c, uint16_t flag) { return (c.flags & flag) != 0; }
+bool IsBroadcast(const Contribution& c) {
+  return Has(c, transport::kFlagAssign) || (Has(c, transport::kFlagEmpty) && !Has(c, transport::kFlagNonfinite));
+}
+
+uint64_t Elements(const proto::TensorSpec& spec) {
+  uint64_t elements = 1;
+  for (const uint64_t extent : spec.shape()) elements *= extent;
+  return elements;
+}
+
+// Biases, norms and small tensors are exempt from compression.
+std::string ReplyCodec(const proto::JobConfig& config, const proto::TensorSpec& spec) {
+  const uint64_t least = config.codec_min_elements() == 0 ? 1024 : config.codec_min_elements();
+  if (spec.kind() != proto::TENSOR_WEIGHT || Elements(spec) < least) return "none";
+  return config.reply_codec().empty() ? "fp16" : config.reply_codec();
+}
+
+Bytes ToBytes(const std::vector<float>& values) {
+  const ConstBytes bytes = AsBytes(values);
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace
+
+Reference::Reference(const proto::Plan& plan) : config_(plan.config()), layout_(LayoutOf(plan)) {
+  for (const PartitionLayout& partition : layout_) {
+    const proto::TensorSpec& spec = plan.tensors(static_cast<int>(partition.tensor)).spec();
+    State state{.optimizer = SlowOptimizer(config_.optimizer(), spec.kind(), partition.elements),
+                .replica = std::nullopt,
+                .reply_codec = ReplyCodec(config_, spec),
+                .steps = 0,
+                .of_rank = {}};
+    if (config_.reply() == proto::REPLY_CHANGE && state.reply_codec != "none")
+      state.replica = std::vector<float>(partition.elements, 0.0f);
+    states_.push_back(std::move(state));
+  }
+}
+
+const std::vector<float>& Reference::Visible(uint32_t partition) const {
+  const State& state = states_[partition];
+  return state.replica.has_value() ? *state.replica : state.optimizer.x();
+}
+
+absl::StatusOr<Reference::Sum> Reference::Reduce(uint32_t partition,
+                                                 const std::vector<const Contribution*>& contributions) const {
+  const size_t n = layout_[partition].elements;
+  Sum sum;
+  std::vector<std::vector<float>> vectors;
+  size_t broadcasts = 0;
+  for (const Contribution* c : contributions) {
+    broadcasts += IsBroadcast(*c);
+    sum.asked_to_skip |= Has(*c, transport::kFlagNonfinite);
+    if (Has(*c, transport::kFlagEmpty) || Has(*c, transport::kFlagNonfinite)) continue;
+    absl::StatusOr<std::vector<float>> decoded = SlowDecode(c->codec, c->payload, n);
+    if (!decoded.ok())
+      return absl::DataLossError(absl::StrCat("rank ", c->rank, " partition ", partition, " round ", c->round, ": ",
+                                              decoded.status().message()));
+    if (Has(*c, transport::kFlagAssign)) {
+      if (sum.root.has_value()) return absl::InternalError("two roots in one broadcast");
+      sum.root = *std::move(decoded);
+    } else {
+      vectors.push_back(*std::move(decoded));
+    }
+  }
+  sum.broadcast = broadcasts > 0;
+  if (sum.broadcast && broadcasts != contributions.size())
+    return absl::InternalError(absl::StrCat("partition ", partition, ": a round that is half a broadcast"));
+  const bool async = config_.mode() != proto::MODE_BSP;
+  sum.gradient = SlowReduce(async ? proto::ORDER_FAST : config_.order(), config_.reduction(), vectors,
+                            contributions.size(), n);
+  sum.finite = AllFinite(sum.gradient);
+  return sum;
+}
+
+Expected Reference::Broadcast(State& state, const Sum& sum) const {
+  Expected expected;
+  expected.assigned = sum.root.has_value();
+  expected.skipped = !expected.assigned;
+  if (expected.assigned) {
+    state.optimizer.Assign(*sum.root);
+    if (state.replica.has_value()) state.replica = *sum.root;
+    expected.answer = *sum.root;
+  }
+  expected.value = state.optimizer.x();
+  if (expected.skipped && state.replica.has_value()) expected.reply = ToBytes(*state.replica);
+  return expected;
+}
+
+absl::StatusOr<Expected> Reference::Apply(State& state, Sum sum, Expected expected) const {
+  ++state.steps;
+  const proto::Reply reply = config_.reply();
+  if (!expected.skipped) {
+    const float rate = std::bit_cast<float>(expected.rate_bits);
+    state.optimizer.Apply(sum.gradient, rate, expected.scale, expected.trust);
+  }
+  expected.value = state.optimizer.x();
+  if (reply == proto::REPLY_AGGREGATE) {
+    if (expected.skipped) return expected;
+    for (float& v : sum.gradient) v = v * static_cast<float>(expected.scale);
+    if (!state.optimizer.none()) expected.reply = ToBytes(sum.gradient);
+    expected.answer = std::move(sum.gradient);
+    return expected;
+  }
+  if (reply == proto::REPLY_CHANGE && state.replica.has_value() && !expected.skipped) {
+    std::vector<float>& y = *state.replica;
+    std::vector<float> change(y.size());
+    for (size_t i = 0; i < y.size(); ++i) change[i] = expected.value[i] - y[i];
+    if (AllFinite(change)) {
+      SLUICE_ASSIGN_OR_RETURN(const auto codec, compression::MakeCodec(state.reply_codec));
+      expected.reply.resize(codec->MaxEncodedBytes(y.size()));
+      SLUICE_ASSIGN_OR_RETURN(
+          const size_t bytes,
+          codec->Encode({.gradient = change, .residual = {}, .residual_scale = 1.0f, .residual_out = {}},
+                        expected.reply));
+      expected.reply.resize(bytes);
+      SLUICE_ASSIGN_OR_RETURN(const std::vector<float> decoded,
+                              SlowDecode(static_cast<uint16_t>(codec->id()), expected.reply, y.size()));
+      for (size_t i = 0; i < y.size(); ++i) y[i] = y[i] + decoded[i];
+    } else {
+      y = expected.value;
+    }
+  }
+  if (state.replica.has_value()) {
+    expected.answer = *state.replica;
+  } else if (!expected.skipped || reply == proto::REPLY_PARAMETERS) {
+    expected.answer = expected.value;
+  }
+  return expected;
+}
+
+absl::StatusOr<std::vector<Expected>> Reference::CloseStep(
+    const std::vector<std::vector<const Contribution*>>& contributions) {
+  std::vector<Sum> sums;
+  bool broadcast = false;
+  for (uint32_t p = 0; p < layout_.size(); ++p) {
+    SLUICE_ASSIGN_OR_RETURN(Sum sum, Reduce(p, contributions[p]));
+    broadcast |= sum.broadcast;
+    sums.push_back(std::move(sum));
+  }
+  std::vector<Expected> expected(layout_.size());
+  if (broadcast) {
+    for (uint32_t p = 0; p < layout_.size(); ++p) {
+      if (!sums[p].broadcast) return absl::InternalError("a step of which only some partitions are broadcast");
+      expected[p] = Broadcast(states_[p], sums[p]);
+    }
+    return expected;
+  }
+  // One verdict for all partitions, or one for each where no step-wide decision is configured.
+  const proto::OptimizerConfig& optimizer = config_.optimizer();
+  const bool layerwise = optimizer.kind() == "lamb";
+  const bool together =
+      optimizer.clip_norm() > 0 || config_.on_nonfinite() == proto::NONFINITE_SKIP || layerwise;
+  bool skip_all = false;
+  double squares = 0;
+  for (const Sum& sum : sums) {
+    skip_all |= sum.asked_to_skip || !sum.finite;
+    squares += sum.finite ? SlowSumOfSquares(sum.gradient) : 0.0;
+  }
+  skip_all |= !std::isfinite(squares);
+  const double norm = std::sqrt(squares);
+  const double scale = optimizer.clip_norm() > 0 && norm > optimizer.clip_norm() ? optimizer.clip_norm() / norm : 1.0;
+  std::map<uint32_t, std::pair<double, double>> layers;  // tensor -> sums of squares of parameters and update
+  for (uint32_t p = 0; p < layout_.size(); ++p) {
+    expected[p].skipped = together ? skip_all : sums[p].asked_to_skip || !sums[p].finite;
+    expected[p].scale = together && !skip_all ? scale : 1.0;
+    expected[p].rate_bits = std::bit_cast<uint32_t>(SlowRate(optimizer, states_[p].steps));
+    if (!layerwise || skip_all) continue;
+    auto& [parameters, update] = layers[layout_[p].tensor];
+    parameters += SlowSumOfSquares(states_[p].optimizer.x());
+    update += SlowSumOfSquares(states_[p].optimizer.Update(sums[p].gradient, scale));
+  }
+  for (uint32_t p = 0; p < layout_.size(); ++p) {
+    if (const auto it = layers.find(layout_[p].tensor); it != layers.end())
+      expected[p].trust = states_[p].optimizer.Trust(it->second.first, it->second.second);
+    SLUICE_ASSIGN_OR_RETURN(expected[p], Apply(states_[p], std::move(sums[p]), std::move(expected[p])));
+  }
+  return expected;
+}
+
+absl::StatusOr<Expected> Reference::CloseOne(uint32_t partition,
+                                             const std::vector<const Contribution*>& contributions) {
+  State& state = states_[partition];
+  SLUICE_ASSIGN_OR_RETURN(Sum sum, Reduce(partition, contributions));
+  if (sum.broadcast) return Broadcast(state, sum);
+  if (contributions.size() != 1) return absl::InternalError("an asynchronous round of several contributions");
+  uint64_t& step = state.of_rank[contributions[0]->rank];
+  Expected expected;
+  expected.skipped = sum.asked_to_skip || !sum.finite;
+  expected.rate_bits = std::bit_cast<uint32_t>(SlowRate(config_.optimizer(), step++));
+  return Apply(state, std::move(sum), std::move(expected));
+}
+
+}  // namespace sluice::sim

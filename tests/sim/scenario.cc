@@ -1,0 +1,160 @@
+#include "tests/sim/scenario.h"
+
+#include <initializer_list>
+
+#include "absl/strings/str_cat.h"
+#include "base/philox.h"
+
+namespace sluice::sim {
+namespace {
+
+template <typename T>
+T OneOf(PhiloxRandom& random, std::initializer_list<T> values) {
+  return values.begin()[random.Below(static_cast<uint32_t>(values.size()))];
+}
+
+void ChooseOptimizer(PhiloxRandom& random, proto::OptimizerConfig* o) {
+  o->set_kind(OneOf<const char*>(
+      random, {"none", "none", "sgd", "sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "lamb"}));
+  if (o->kind() == "none") {
+    if (random.Chance(0.3)) o->set_clip_norm(OneOf(random, {0.5, 3.0}));
+    return;
+  }
+  o->set_rate(OneOf(random, {0.01, 0.1, 0.5}));
+  o->set_schedule(OneOf<const char*>(random, {"constant", "constant", "step", "cosine", "linear"}));
+  if (random.Chance(0.3)) o->set_warmup_rounds(1 + random.Below(3));
+  if (o->schedule() == "step") o->set_step_rounds(1 + random.Below(3));
+  o->set_total_rounds(o->warmup_rounds() + 1 + random.Below(8));
+  if (random.Chance(0.3)) o->set_final_rate(0.001);
+  if (random.Chance(0.4)) o->set_weight_decay(0.01);
+  if (random.Chance(0.3)) o->set_decay_all(true);
+  if (random.Chance(0.3)) o->set_clip_norm(OneOf(random, {0.5, 3.0}));
+}
+
+void ChooseJob(PhiloxRandom& random, proto::JobConfig* job) {
+  job->set_name("sim");
+  job->set_workers(1 + random.Below(4));
+  job->set_mode(OneOf(random, {proto::MODE_BSP, proto::MODE_BSP, proto::MODE_BSP, proto::MODE_BSP, proto::MODE_SSP,
+                               proto::MODE_ASP}));
+  ChooseOptimizer(random, job->mutable_optimizer());
+  job->set_reduction(OneOf(random, {proto::REDUCTION_MEAN, proto::REDUCTION_SUM}));
+  job->set_codec(OneOf<const char*>(random, {"none", "none", "fp16", "bf16", "int8", "int8", "topk:0.1", "topk:0.4"}));
+  job->set_codec_min_elements(OneOf(random, {1u, 1u, 200u}));
+  if (job->codec().substr(0, 4) != "topk" && random.Chance(0.2)) job->set_no_error_feedback(true);
+  job->set_partition_bytes(OneOf(random, {1024u, 1200u, 4096u}));
+  proto::OptimizerConfig* optimizer = job->mutable_optimizer();
+  if (job->mode() != proto::MODE_BSP) {
+    optimizer->clear_clip_norm();
+    if (optimizer->kind() == "none" || optimizer->kind() == "lamb") {
+      optimizer->set_kind("sgd");
+      optimizer->set_schedule("constant");
+    }
+    if (job->mode() == proto::MODE_SSP) job->set_staleness(1 + random.Below(3));
+    return;
+  }
+  job->set_order(OneOf(random, {proto::ORDER_RANK, proto::ORDER_RANK, proto::ORDER_EXACT, proto::ORDER_FAST}));
+  if (random.Chance(0.2)) job->set_on_nonfinite(proto::NONFINITE_SKIP);
+  if (optimizer->kind() == "none") return;
+  job->set_reply(OneOf(random, {proto::REPLY_PARAMETERS, proto::REPLY_PARAMETERS, proto::REPLY_CHANGE,
+                                proto::REPLY_CHANGE, proto::REPLY_AGGREGATE}));
+  job->set_reply_codec(OneOf<const char*>(random, {"fp16", "int8", "topk:0.2", "none"}));
+}
+
+void ChooseModel(PhiloxRandom& random, Scenario* s) {
+  const uint32_t tensors = 1 + random.Below(3);
+  for (uint32_t i = 0; i < tensors; ++i) {
+    proto::TensorSpec spec;
+    spec.set_name(absl::StrCat("t", i));
+    spec.set_dtype("fp32");
+    spec.set_priority(static_cast<int32_t>(random.Below(3)));
+    spec.set_kind(OneOf(random, {proto::TENSOR_WEIGHT, proto::TENSOR_WEIGHT, proto::TENSOR_BIAS}));
+    spec.add_shape(1 + random.Below(random.Chance(0.3) ? 8 : 700));
+    s->tensors.push_back(spec);
+  }
+}
+
+void ChooseData(PhiloxRandom& random, Scenario* s) {
+  proto::DataConfig data;
+  data.set_eager_bytes(OneOf(random, {16u, 200u, 16384u}));
+  data.set_stripe_bytes(OneOf(random, {64u, 300u, 100000u}));
+  data.set_fusion_bytes(OneOf(random, {0u, 600u, 65536u}));
+  data.set_resend_ms(OneOf(random, {5u, 20u}));
+  s->worker_data = s->server_data = data;
+  s->worker_data.set_fusion_cycle_us(OneOf(random, {0u, 0u, 200u}));
+  s->worker_data.set_connections(1 + random.Below(2));
+  // A quarter of it must hold the largest message.
+  const uint64_t least = 4 * (uint64_t{s->job.partition_bytes()} + 128);
+  s->server_data.set_pool_bytes(least + random.Below(3) * least);
+  if (random.Chance(0.3)) s->limits.max_queued_bytes = 2000;
+}
+
+void ChooseFaults(PhiloxRandom& random, Faults* faults) {
+  transport::SimFaults& network = faults->network;
+  network.max_delay = OneOf(random, {100, 500, 500, 5000}) * kMicrosecond;
+  network.min_delay = network.max_delay / 10;
+  if (random.Chance(0.6)) network.drop = OneOf(random, {0.01, 0.05});
+  if (random.Chance(0.6)) network.duplicate = OneOf(random, {0.02, 0.1});
+  if (random.Chance(0.6)) network.reorder = OneOf(random, {0.05, 0.3});
+  if (random.Chance(0.4)) network.reset = 0.01;
+  if (random.Chance(0.4)) network.connect_failure = 0.3;
+  if (random.Chance(0.5)) network.slow_write = 0.2;
+  network.by_reference = random.Chance(0.25);
+  if (random.Chance(0.5)) faults->cuts = 1 + random.Below(3);
+  if (random.Chance(0.6)) faults->worker_crashes = 1 + random.Below(3);
+  if (random.Chance(0.4)) faults->scheduler_crashes = 1 + random.Below(2);
+}
+
+}  // namespace
+
+Scenario MakeScenario(uint64_t seed) {
+  PhiloxRandom random(seed, /*stream=*/0x736365);
+  Scenario s;
+  s.seed = seed;
+  s.node.set_lease_ms(5000);
+  s.node.set_heartbeat_ms(500);
+  s.servers = 1 + random.Below(3);
+  s.lanes = 1 + random.Below(2);
+  s.node.set_servers(s.servers);
+  s.node.set_shards(1 + random.Below(8));
+  ChooseJob(random, &s.job);
+  ChooseModel(random, &s);
+  ChooseData(random, &s);
+  s.steps = 3 + random.Below(5);
+  s.broadcast = random.Chance(0.5);
+  s.style = OneOf(random, {OpStyle::kPushPull, OpStyle::kPushPull, OpStyle::kInPlace, OpStyle::kPushThenPull});
+  if (s.job.on_nonfinite() == proto::NONFINITE_SKIP && random.Chance(0.7))
+    s.nonfinite = {random.Below(s.job.workers()), random.Below(static_cast<uint32_t>(s.steps))};
+  // Each gradient is finite and their sum is not.
+  if (s.job.codec() == "none" && s.job.mode() == proto::MODE_BSP && s.job.workers() > 1 && random.Chance(0.15))
+    s.overflow = random.Below(static_cast<uint32_t>(s.steps));
+  s.max_compute = OneOf(random, {0, 300, 3000}) * kMicrosecond;
+  ChooseFaults(random, &s.faults);
+  return s;
+}
+
+Scenario WithoutFaults(Scenario scenario) {
+  scenario.faults = {};
+  return scenario;
+}
+
+std::string Scenario::ToString() const {
+  std::string text = absl::StrCat("seed ", seed, ": ", job.workers(), " workers, ", servers, " servers of ", lanes,
+                                  " lanes, ", steps, " steps", broadcast ? " after a broadcast" : "", "\n  tensors");
+  for (const proto::TensorSpec& tensor : tensors)
+    absl::StrAppend(&text, " ", tensor.name(), "[", tensor.shape(0), "]",
+                    tensor.kind() == proto::TENSOR_BIAS ? " (bias)" : "");
+  absl::StrAppend(&text, "\n  job ", job.ShortDebugString(), "\n  worker data ", worker_data.ShortDebugString(),
+                  "\n  server data ", server_data.ShortDebugString(), "\n  operations ",
+                  style == OpStyle::kPushPull ? "push_pull" : style == OpStyle::kInPlace ? "in place" : "push, pull");
+  const transport::SimFaults& n = faults.network;
+  absl::StrAppend(&text, "\n  network delay ", n.min_delay / kMicrosecond, " to ", n.max_delay / kMicrosecond,
+                  " us, drop ", n.drop, " duplicate ", n.duplicate, " reorder ", n.reorder, " reset ", n.reset,
+                  " connect failure ", n.connect_failure, " slow write ", n.slow_write,
+                  n.by_reference ? " by reference" : "", "\n  ", faults.cuts, " cuts, ", faults.worker_crashes,
+                  " worker crashes, ", faults.scheduler_crashes, " scheduler crashes");
+  if (nonfinite) absl::StrAppend(&text, ", NaN of rank ", nonfinite->rank, " in step ", nonfinite->step);
+  if (overflow) absl::StrAppend(&text, ", overflow in step ", *overflow);
+  return text;
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,91 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/nodes.h"
+
+namespace sluice::sim {
+namespace {
+
+constexpr TimeNs kTick = 20 * kMillisecond;
+constexpr TimeNs kPost = 10 * kMicrosecond;  // from the stream's loop to the lanes'
+
+}  // namespace
+
+std::string ServerNode::NodeName(uint32_t number) { return absl::StrCat("s", number); }
+
+ServerNode::ServerNode(World* world, uint32_t number)
+    : world_(world), name_(NodeName(number)), stream_(world, name_, [] {}) {
+  proto::Register identity;
+  identity.set_role(proto::ROLE_SERVER);
+  identity.set_id(name_);
+  identity.set_incarnation(1);
+  for (uint32_t i = 0; i < world->scenario->lanes; ++i) {
+    auto lane = std::make_unique<Lane>();
+    lane->recorder = std::make_unique<ServerRecorder>(number, i, world->history);
+    lane->endpoint = world->network->CreateEndpoint(absl::StrCat(name_, "/", i), world->scenario->limits);
+    server::ServerCoreOptions options;
+    options.id = name_;
+    options.lane = i;
+    options.incarnation = 1;
+    options.data = world->scenario->server_data;
+    options.request_plan = [this](uint32_t) { member_->RequestPlan(); };
+    options.observer = lane->recorder.get();
+    lane->core = server::ServerCore::Create(std::move(options), lane->endpoint.get(), world->clock);
+    lane->turn = std::make_unique<Turn>(world, [core = lane->core.get()] { core->OnTurnEnd(); });
+    lane->tap = std::make_unique<Tap>(lane->core.get(), lane->turn.get());
+    lane->endpoint->SetHandler(lane->tap.get());
+    transport::Hello self;
+    self.role = transport::PeerRole::kServer;
+    self.index = number;
+    self.lane = i;
+    self.name = name_;
+    lane->endpoint->Listen(self);
+    lane->turn->Every(kTick, [core = lane->core.get()] { core->OnTick(); });
+    proto::Address* address = identity.add_lanes();
+    address->set_host(lane->endpoint->name());
+    address->set_port(1);  // means nothing here; the scheduler wants one
+    lanes_.push_back(std::move(lane));
+  }
+  member_ = std::make_unique<control::MemberCore>(identity, kSchedulerName, 60 * kSecond, world->clock,
+                                                  stream_.output(), this);
+  stream_.Bind(member_.get());
+  ticks_ = std::make_unique<Turn>(world, [] {});
+  ticks_->Every(kTick, [this] { member_->OnTick(); });
+}
+
+ServerNode::~ServerNode() = default;
+
+void ServerNode::OnPlan(const proto::Plan& plan) {
+  for (const auto& lane : lanes_) {
+    world_->network->Schedule(kPost, [core = lane->core.get(), turn = lane->turn.get(), plan] {
+      core->OnPlan(plan);
+      turn->Touch();
+    });
+  }
+}
+
+void ServerNode::OnRefused(const absl::Status& status) {
+  world_->fail(absl::Status(status.code(), absl::StrCat(name_, " was refused: ", std::string(status.message()))));
+}
+
+void ServerNode::FillHeartbeat(proto::Heartbeat* heartbeat) {
+  for (const auto& lane : lanes_) {
+    heartbeat->set_round(std::max(heartbeat->round(), lane->core->stats().max_round));
+    if (heartbeat->report_request() != 0) lane->core->ReportState(report_job_, heartbeat);
+  }
+}
+
+absl::Status ServerNode::CheckIdle() const {
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    const server::ServerCoreStats stats = lanes_[i]->core->stats();
+    if (stats.pool_used != 0 || stats.waiting != 0)
+      return absl::InternalError(absl::StrCat(name_, " lane ", i, " still holds ", stats.pool_used,
+                                              " bytes of its pool and ", stats.waiting, " announcements at the end"));
+    if (stats.pool_peak > world_->scenario->server_data.pool_bytes())
+      return absl::InternalError(absl::StrCat(name_, " lane ", i, " held ", stats.pool_peak, " bytes of a pool of ",
+                                              world_->scenario->server_data.pool_bytes()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,41 @@
+#include "tests/sim/trainer.h"
+
+#include <limits>
+
+#include "base/philox.h"
+
+namespace sluice::sim {
+
+TrainerState InitialState(const Scenario& scenario, uint32_t rank) {
+  TrainerState state;
+  for (uint32_t t = 0; t < scenario.tensors.size(); ++t) {
+    PhiloxRandom random(scenario.seed, 1000 + t + (scenario.broadcast ? 100 * rank : 0));
+    std::vector<float> x(scenario.tensors[t].shape(0), 0.0f);
+    // Without a broadcast all begin where the servers do.
+    if (scenario.broadcast)
+      for (float& value : x) value = random.Uniform() - 0.5f;
+    state.x.push_back(std::move(x));
+  }
+  return state;
+}
+
+std::vector<float> Gradient(const Scenario& scenario, uint32_t rank, uint64_t step, uint32_t tensor,
+                            const std::vector<float>& x) {
+  std::vector<float> gradient(x.size());
+  PhiloxRandom random(scenario.seed * 31 + rank, 100 * step + tensor);
+  for (size_t i = 0; i < x.size(); ++i) gradient[i] = 0.3f * x[i] + (random.Uniform() - 0.5f);
+  if (scenario.overflow == step) gradient[step % gradient.size()] = 3e38f;
+  if (scenario.nonfinite && scenario.nonfinite->rank == rank && scenario.nonfinite->step == step && tensor == 0)
+    gradient[gradient.size() / 2] = std::numeric_limits<float>::quiet_NaN();
+  return gradient;
+}
+
+void TakeAnswer(const Scenario& scenario, uint32_t tensor, const std::vector<float>& answer, bool skipped,
+                TrainerState* state) {
+  if (skipped) return;
+  std::vector<float>& x = state->x[tensor];
+  const bool aggregate = !scenario.has_optimizer() || scenario.job.reply() == proto::REPLY_AGGREGATE;
+  for (size_t i = 0; i < x.size(); ++i) x[i] = aggregate ? x[i] - 0.1f * answer[i] : answer[i];
+}
+
+}  // namespace sluice::sim

@@ -1,0 +1,220 @@
+// A worker's life:
+//   1. Start        a new core, a new incarnation; registers with the scheduler
+//   2. Registered   tensors are there and admitted; goes on from what was saved, if there is something
+//   3. BeginRound   saves core and trainer state together, computes for a while
+//   4. SubmitRound  one operation a tensor (or two); when the core has let go of all -> EndRound -> 3
+//   5.              after the last round: leaves the job
+// Crash ends it anywhere; memory of the life, gradients and outputs included, is gone then.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "tests/sim/nodes.h"
+
+namespace sluice::sim {
+namespace {
+
+constexpr TimeNs kTick = 10 * kMillisecond;
+
+}  // namespace
+
+struct WorkerNode::Life {
+  Life(World* world, const std::string& name) : stream(world, name, [this] { turn->Touch(); }) {}
+  ~Life() {
+    endpoint.reset();
+    core.reset();
+  }
+  struct Op {
+    uint32_t tensor = 0;
+    std::vector<float> gradient, output;
+    worker::OpResult result;
+    bool pull = false;
+  };
+
+  uint32_t incarnation = 0;
+  MemberStream stream;
+  std::unique_ptr<WorkerRecorder> recorder;
+  std::vector<std::unique_ptr<Op>> ops;   // of the running round; outlives the core's use of it
+  std::unique_ptr<worker::WorkerCore> core;
+  std::unique_ptr<Turn> turn;
+  std::unique_ptr<Tap> tap;
+  std::unique_ptr<transport::SimEndpoint> endpoint;
+  std::vector<uint32_t> ids;              // of the scenario's tensors
+  size_t unreleased = 0;
+};
+
+WorkerNode::WorkerNode(World* world, uint32_t rank)
+    : world_(world), rank_(rank), state_(InitialState(*world->scenario, rank)) {}
+
+WorkerNode::~WorkerNode() { Crash(); }
+
+std::string WorkerNode::NodeName(uint32_t rank) { return absl::StrCat("w", rank); }
+
+void WorkerNode::Fail(const std::string& what, const absl::Status& status) {
+  world_->fail(absl::Status(status.code(), absl::StrCat("worker ", rank_, ", life ", lives_, ", ", what, ": ",
+                                                        std::string(status.message()))));
+}
+
+void WorkerNode::Start() {
+  const Scenario& scenario = *world_->scenario;
+  const std::string name = NodeName(rank_);
+  ++lives_;
+  world_->note(absl::StrCat("worker ", rank_, " starts its life ", lives_));
+  life_ = std::make_unique<Life>(world_, name);
+  Life& life = *life_;
+  life.incarnation = lives_;
+  life.recorder = std::make_unique<WorkerRecorder>(rank_, lives_, world_->history);
+  life.endpoint = world_->network->CreateEndpoint(absl::StrCat(name, "/", lives_), scenario.limits);
+  worker::WorkerCoreOptions options;
+  *options.config.mutable_job() = scenario.job;
+  *options.config.mutable_data() = scenario.worker_data;
+  options.config.mutable_node()->set_scheduler(kSchedulerName);
+  options.config.mutable_node()->set_connect_timeout_ms(60000);
+  options.rank = static_cast<int32_t>(rank_);
+  options.id = absl::StrCat("host:", rank_);
+  options.incarnation = lives_;
+  options.observer = life.recorder.get();
+  options.report = [this](const std::string& text) { world_->note(absl::StrCat("worker ", rank_, ": ", text)); };
+  life.core = worker::WorkerCore::Create(std::move(options), life.endpoint.get(), world_->clock,
+                                         life.stream.output());
+  life.turn = std::make_unique<Turn>(world_, [this] {
+    worker::WorkerCore& core = *life_->core;
+    core.OnTurnEnd();
+    if (core.HasWork()) life_->turn->Touch();
+    life_->turn->EndAt(core.NextDeadline());
+  });
+  life.tap = std::make_unique<Tap>(life.core.get(), life.turn.get());
+  life.endpoint->SetHandler(life.tap.get());
+  life.stream.Bind(&life.core->member());
+  life.turn->Every(kTick, [core = life.core.get()] { core->OnTick(); });
+  life.core->Start([this](absl::Status status) {
+    if (!status.ok()) return Fail("start", status);
+    life_->core->RegisterTensors(world_->scenario->tensors, [this](absl::StatusOr<std::vector<uint32_t>> ids) {
+      Registered(ids);
+    });
+    life_->turn->Touch();
+  });
+  life.turn->Touch();
+}
+
+void WorkerNode::Crash() {
+  if (life_ == nullptr) return;
+  world_->network->Crash(NodeName(rank_));
+  life_.reset();
+}
+
+void WorkerNode::Registered(const absl::StatusOr<std::vector<uint32_t>>& ids) {
+  if (!ids.ok()) return Fail("registration", ids.status());
+  life_->ids = *ids;
+  if (saved_.has_value()) {
+    state_ = saved_->state;
+    if (const absl::Status status = life_->core->Restore(saved_->core); !status.ok()) return Fail("restore", status);
+  } else {
+    state_ = InitialState(*world_->scenario, rank_);
+  }
+  BeginRound();
+}
+
+void WorkerNode::BeginRound() {
+  absl::StatusOr<std::vector<std::byte>> snapshot = life_->core->Snapshot();
+  if (!snapshot.ok()) return Fail("snapshot", snapshot.status());
+  saved_ = {state_, *std::move(snapshot)};
+  world_->begins(rank_, state_.round);
+  if (state_.round == world_->scenario->rounds()) {
+    trained_ = true;
+    life_->core->Leave(/*failed=*/false, "", [this](absl::Status status) {
+      if (!status.ok()) return Fail("leave", status);
+      finished_ = true;
+    });
+    life_->turn->Touch();
+    return;
+  }
+  TimeNs compute = 0;
+  if (world_->scenario->max_compute > 0)
+    compute = world_->network->random().Below(static_cast<uint32_t>(world_->scenario->max_compute));
+  world_->network->Schedule(compute, [this, life = lives_] {
+    if (life_ != nullptr && life == lives_) SubmitRound();
+  });
+}
+
+void WorkerNode::SubmitRound() {
+  const Scenario& scenario = *world_->scenario;
+  const bool broadcast = scenario.broadcast && state_.round == 0;
+  const uint64_t step = state_.round - (scenario.broadcast ? 1 : 0);
+  for (uint32_t t = 0; t < life_->ids.size(); ++t) {
+    worker::OpRequest request;
+    auto op = std::make_unique<Life::Op>();
+    op->tensor = t;
+    op->output.resize(state_.x[t].size());
+    op->gradient = broadcast ? state_.x[t] : Gradient(scenario, rank_, step, t, state_.x[t]);
+    request.input = op->gradient;
+    request.output = op->output;
+    request.kind = broadcast ? worker::OpKind::kBroadcast : worker::OpKind::kPushPull;
+    if (scenario.style == OpStyle::kInPlace && !broadcast) request.output = op->gradient;
+    if (scenario.style == OpStyle::kPushThenPull && !broadcast) {
+      request.kind = worker::OpKind::kPush;
+      request.output = {};
+    }
+    life_->ops.push_back(std::move(op));
+    Submit(t, request);
+    if (request.kind != worker::OpKind::kPush) continue;
+    auto pull = std::make_unique<Life::Op>();
+    pull->tensor = t;
+    pull->pull = true;
+    pull->output.resize(state_.x[t].size());
+    request.kind = worker::OpKind::kPull;
+    request.input = {};
+    request.output = pull->output;
+    life_->ops.push_back(std::move(pull));
+    Submit(t, request);
+  }
+  life_->turn->Touch();
+}
+
+void WorkerNode::Submit(uint32_t tensor, worker::OpRequest request) {
+  Life::Op* const op = life_->ops.back().get();
+  request.tensor = life_->ids[tensor];
+  ++life_->unreleased;
+  life_->core->Submit(
+      request,
+      [this, op](const worker::OpResult& result) {
+        op->result = result;
+        if (!result.status.ok()) Fail(absl::StrCat("round ", state_.round), result.status);
+        if (!op->pull && result.status.ok() && result.round != state_.round)
+          Fail("operation", absl::InternalError(absl::StrCat("round ", state_.round, " was answered as round ",
+                                                             result.round)));
+      },
+      [this] {
+        if (--life_->unreleased == 0) EndRound();
+      });
+}
+
+void WorkerNode::EndRound() {
+  const Scenario& scenario = *world_->scenario;
+  const std::vector<std::unique_ptr<Life::Op>> ops = std::move(life_->ops);
+  life_->ops.clear();
+  std::vector<bool> skipped(state_.x.size(), false);
+  for (const auto& op : ops) {
+    if (!op->result.status.ok()) return;
+    skipped[op->tensor] = skipped[op->tensor] || op->result.skipped;
+    const bool broadcast = scenario.broadcast && state_.round == 0;
+    if (broadcast) {
+      state_.x[op->tensor] = op->output;
+      continue;
+    }
+    if (scenario.style == OpStyle::kPushThenPull && !op->pull) continue;
+    if (op->pull)
+      world_->history->events.push_back(Pulled{rank_, life_->ids[op->tensor], state_.round + 1, op->output});
+    TakeAnswer(scenario, op->tensor, scenario.style == OpStyle::kInPlace ? op->gradient : op->output,
+               skipped[op->tensor], &state_);
+  }
+  ++state_.round;
+  world_->note(absl::StrCat("worker ", rank_, " has done round ", state_.round - 1));
+  BeginRound();
+}
+
+std::string WorkerNode::Waiting() const {
+  if (life_ == nullptr) return absl::StrCat("worker ", rank_, " is down");
+  return absl::StrCat("worker ", rank_, " in round ", state_.round, ": ", life_->core->Waiting());
+}
+
+}  // namespace sluice::sim
