@@ -122,12 +122,13 @@ class EpollLoop final : public Loop {
     const int count = Wait(events);
     bool busy = std::exchange(first_turn_, false);
     for (int i = 0; i < count; ++i) {
-      if (events[i].data.u64 == 0) {
+      const uint64_t key = events[i].data.u64;   // a copy: epoll_event is packed, so nothing may refer into it
+      if (key == 0) {
         uint64_t ignored;
         [[maybe_unused]] const ssize_t n = read(wake_fd_, &ignored, sizeof(ignored));
         continue;
       }
-      const auto it = watches_.find(events[i].data.u64);
+      const auto it = watches_.find(key);
       if (it == watches_.end()) continue;  // unwatched by a callback of the same burst
       busy = true;
       const auto fn = it->second;          // keeps the closure alive if it unwatches itself
