@@ -1,5 +1,5 @@
-// Ids of shared memory have kShmIdBit set, those of TCP do not, so an id tells its transport. The exception are links that
-// fell back to TCP: they keep the id that Connect gave, and aliases map it to TCP's and back.
+// Ids of shared memory have kShmIdBit set, those of TCP do not, so an id tells its transport. The exception are links
+// that fell back to TCP: they keep the id that Connect gave, and aliases map it to TCP's and back.
 #include "transport/auto/auto_endpoint.h"
 
 #include <unordered_map>
@@ -180,8 +180,8 @@ class AutoEndpointImpl final : public AutoEndpoint {
     return {shm ? static_cast<Endpoint*>(shm_.get()) : tcp_.get(), link};
   }
 
-  // The link's transport is known now: what was held goes there. True: somebody waits for OnWritable, and it is time; if
-  // the transport's queue is long already, it will tell.
+  // The link's transport is known now: what was held goes there. True: somebody waits for OnWritable, and it is time;
+  // if the transport's queue is long already, it will tell.
   bool Continue(Target target, LinkId name, Connecting connecting) {
     connecting_.erase(name);
     for (const Held& held : connecting.held) target.endpoint->Send(target.link, held.header, held.payload, held.cookie);
@@ -233,7 +233,8 @@ AutoOptions MakeAutoOptions(const Hello& self, const EndpointLimits& limits,
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<AutoEndpoint>> AutoEndpoint::Create(Loop* loop, const Clock* clock, AutoOptions options) {
+absl::StatusOr<std::unique_ptr<AutoEndpoint>> AutoEndpoint::Create(Loop* loop, const Clock* clock,
+                                                                   AutoOptions options) {
   std::unique_ptr<TcpEndpoint> tcp;
   std::unique_ptr<ShmEndpoint> shm;
   if (options.choice != TransportChoice::kShm) {

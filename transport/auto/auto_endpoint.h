@@ -1,8 +1,9 @@
 // Shared memory between processes of one host, TCP else: two transports behind one interface and one space of ids.
 //
-// Connect takes shared memory if the address names a socket for it and its host_id is this host's. If the peer cannot be
-// met there (another container, user, or a process that has it switched off) the same link goes on over TCP, before its
-// OnUp; frames that were sent before that travel over TCP too. Once up, a link keeps its transport. No slots before OnUp.
+// Connect takes shared memory if the address names a socket for it and its host_id is this host's. If the peer cannot
+// be met there (another container, user, or a process that has it switched off) the same link goes on over TCP, before
+// its OnUp; frames that were sent before that travel over TCP too. Once up, a link keeps its transport. No slots before
+// OnUp.
 #pragma once
 
 #include <functional>
@@ -35,8 +36,8 @@ AutoOptions MakeAutoOptions(const Hello& self, const EndpointLimits& limits,
 
 class AutoEndpoint : public Endpoint {
  public:
-  // kAuto does without shared memory where the system refuses it; an unusable TCP port is an error. Loop and clock outlive
-  // the endpoint.
+  // kAuto does without shared memory where the system refuses it; an unusable TCP port is an error. Loop and clock
+  // outlive the endpoint.
   static absl::StatusOr<std::unique_ptr<AutoEndpoint>> Create(Loop* loop, const Clock* clock, AutoOptions options);
 
   // Where peers reach it, over each transport that listens.

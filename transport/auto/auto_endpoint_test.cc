@@ -113,7 +113,8 @@ TEST_F(AutoEndpointTest, FallsBackToTcpWithTheReasonAndLosesNothing) {
     EXPECT_EQ(handler_a_.up[0].first, link);
     EXPECT_EQ(a->Stats(link).kind, "tcp");
     ASSERT_EQ(log_.size(), 1);
-    EXPECT_NE(log_[0].find(refused_by_hello ? "not over shared memory" : "nobody listens"), std::string::npos) << log_[0];
+    EXPECT_NE(log_[0].find(refused_by_hello ? "not over shared memory" : "nobody listens"), std::string::npos)
+        << log_[0];
     // Slots, frames back, and the end carry the same id.
     std::vector<std::byte> memory(5000);
     const SlotId slot = a->OpenSlot(link, memory);

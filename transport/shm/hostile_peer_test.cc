@@ -55,7 +55,8 @@ struct RawPeer {
     Wake();
   }
   void Slab(uint32_t slab, int file) {
-    Send(Frame({.type = FrameType::kTransport, .aux = static_cast<uint32_t>(SocketMessage::kSlab), .aux64 = slab}), file);
+    Send(Frame({.type = FrameType::kTransport, .aux = static_cast<uint32_t>(SocketMessage::kSlab), .aux64 = slab}),
+         file);
   }
 };
 

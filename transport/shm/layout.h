@@ -14,9 +14,9 @@
 // loaded once, and everything is checked against sizes fixed at mapping time; a violation ends the link.
 //
 // Sleeping. A consumer that finds the ring empty sets `asleep` and looks once more; a producer that has published and
-// then finds `asleep` clears it and sends a wake-up over the socket. A producer that waits for room stores the head that
-// it waits for in `wake_at` and looks once more; a consumer whose head passes it clears it and sends a wake-up. All four
-// are sequentially consistent, so one of the two always sees the other.
+// then finds `asleep` clears it and sends a wake-up over the socket. A producer that waits for room stores the head
+// that it waits for in `wake_at` and looks once more; a consumer whose head passes it clears it and sends a wake-up.
+// All four are sequentially consistent, so one of the two always sees the other.
 #pragma once
 
 #include <atomic>
@@ -107,9 +107,9 @@ constexpr size_t OutboxBytes(const OutboxShape& shape) {
   return ArenaOffset(shape) + RoundUp(shape.arena_bytes, kPageBytes);
 }
 
-// Shared memory is packets of the socket beside it (SOCK_SEQPACKET): whole frames of docs/wire.md, or one byte, which is
-// a wake-up. HELLO and WELCOME carry the sender's outbox as their one file. ERROR says why a link is refused or closed.
-// TRANSPORT, by `aux`:
+// Shared memory is packets of the socket beside it (SOCK_SEQPACKET): whole frames of docs/wire.md, or one byte, which
+// is a wake-up. HELLO and WELCOME carry the sender's outbox as their one file. ERROR says why a link is refused or
+// closed. TRANSPORT, by `aux`:
 enum class SocketMessage : uint32_t {
   kSlab = 1,         // aux64 = id of a slab; its file comes along. Sent before anything that names the slab
   kSlabRetired = 2,  // aux64 = id of a slab that will not be named again

@@ -66,8 +66,8 @@ OutboxWriter::OutboxWriter(const Outbox* outbox) : outbox_(outbox), entries_(out
 absl::Status OutboxWriter::Refresh() {
   const uint64_t head = outbox_->consumer().head.load();
   if (head < head_ || head > tail_) {
-    return absl::DataLossError(absl::StrCat("the peer's read position jumped from ", head_, " to ", head, ", but ", tail_,
-                                            " were written"));
+    return absl::DataLossError(
+        absl::StrCat("the peer's read position jumped from ", head_, " to ", head, ", but ", tail_, " were written"));
   }
   for (; head_ < head; ++head_) {
     const Entry& entry = entries_[head_ & (entries_.size() - 1)];

@@ -56,8 +56,9 @@ absl::StatusOr<UniqueFd> ConnectPackets(const std::string& name) {
     return absl::ResourceExhaustedError(absl::StrCat("the queue of the shared-memory socket @", name, " is full"));
   }
   if (errno == ECONNREFUSED) {
-    return absl::UnavailableError(absl::StrCat("nobody listens on the shared-memory socket @", name,
-                                               " in this network namespace; is the process running, and in the same container?"));
+    return absl::UnavailableError(
+        absl::StrCat("nobody listens on the shared-memory socket @", name,
+                     " in this network namespace; is the process running, and in the same container?"));
   }
   return absl::ErrnoToStatus(errno, absl::StrCat("connect to the shared-memory socket @", name));
 }
@@ -77,7 +78,8 @@ absl::StatusOr<PeerProcess> CheckPeerProcess(int fd) {
   }
   if (peer.uid != ::geteuid() && peer.uid != 0) {
     return absl::PermissionDeniedError(absl::StrCat("shared memory is shared only with the same user or root: process ",
-                                                    peer.pid, " runs as user ", peer.uid, ", this one as ", ::geteuid()));
+                                                    peer.pid, " runs as user ", peer.uid, ", this one as ",
+                                                    ::geteuid()));
   }
   return PeerProcess{.pid = peer.pid, .uid = peer.uid};
 }

@@ -32,8 +32,8 @@ class PeerMemory {
   bool Hold(uint64_t token, std::shared_ptr<Mapping> mapping, const SlabRange& range);
   void Drop(uint64_t token) { held_.erase(token); }
 
-  // The link is going down: what is held becomes this process's own, so that the peer may use its memory again while the
-  // application goes on reading the same bytes. The first error is returned; the rest is tried nevertheless.
+  // The link is going down: what is held becomes this process's own, so that the peer may use its memory again while
+  // the application goes on reading the same bytes. The first error is returned; the rest is tried nevertheless.
   absl::Status DetachHeld();
 
  private:

@@ -81,8 +81,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Outbox own = *Outbox::Create({.ring_entries = kEntries, .slots = 4, .arena_bytes = 8192});
   Send(socket.get(), {.type = FrameType::kHello}, EncodeHello({.role = PeerRole::kWorker}), own.file());
   victim->Run([&] { return handler.up != 0; });
-  Send(socket.get(), {.type = FrameType::kTransport, .aux = static_cast<uint32_t>(SocketMessage::kSlab), .aux64 = 1}, {},
-       victim->slab.get());
+  Send(socket.get(), {.type = FrameType::kTransport, .aux = static_cast<uint32_t>(SocketMessage::kSlab), .aux64 = 1},
+       {}, victim->slab.get());
   std::byte slot_memory[1000];
   const SlotId slot = victim->endpoint->OpenSlot(handler.up, slot_memory);
 

@@ -17,8 +17,9 @@ namespace {
 
 absl::Status Failed(const char* what, size_t bytes) {
   const int error = errno;
-  return absl::ErrnoToStatus(error, absl::StrCat(what, " of ", bytes, " bytes of shared memory failed; check the memory limit ",
-                                                 "of the process or container, and vm.max_map_count"));
+  return absl::ErrnoToStatus(
+      error, absl::StrCat(what, " of ", bytes, " bytes of shared memory failed; check the memory limit ",
+                          "of the process or container, and vm.max_map_count"));
 }
 
 }  // namespace

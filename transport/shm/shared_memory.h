@@ -1,8 +1,8 @@
 // Anonymous shared memory between processes: memfds sealed against shrinking, and mappings of them.
 //
-// A mapping of a file that shrinks raises SIGBUS where it is read, so memory that came from a peer is mapped only if the
-// kernel promises that it cannot: F_SEAL_SHRINK, which only a memfd has, and not on huge pages of a pool (there a hole
-// may fail to be filled again).
+// A mapping of a file that shrinks raises SIGBUS where it is read, so memory that came from a peer is mapped only if
+// the kernel promises that it cannot: F_SEAL_SHRINK, which only a memfd has, and not on huge pages of a pool (there a
+// hole may fail to be filled again).
 #pragma once
 
 #include <cstddef>

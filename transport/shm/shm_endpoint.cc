@@ -69,8 +69,8 @@ class ShmEndpointImpl final : public ShmEndpoint {
     const std::shared_ptr<ShmLink> link = NewLink(self);
     const LinkId id = kShmIdBit | last_link_;
     if (address.unix_socket.empty()) {
-      link->Refuse(absl::InvalidArgumentError(
-          absl::StrCat(address.ToString(), " has no shared-memory socket; does the peer have shared memory switched off?")));
+      link->Refuse(absl::InvalidArgumentError(absl::StrCat(
+          address.ToString(), " has no shared-memory socket; does the peer have shared memory switched off?")));
     } else if (!options_.host_id.empty() && !address.host_id.empty() && options_.host_id != address.host_id) {
       link->Refuse(absl::FailedPreconditionError(absl::StrCat("shm:@", address.unix_socket, " is on another host or in "
                                                               "another network namespace (", address.host_id,

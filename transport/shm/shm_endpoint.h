@@ -1,15 +1,19 @@
 // The transport between processes of one host: shared memory, and a unix socket to meet and to wake each other.
 //
-// Payloads in memory from Allocate arrive by reference; slots in such memory are written by the sender itself; all other
-// payloads are copied twice, through a ring of bytes. No hash: nothing leaves the machine's memory. The header's check
-// is always on. Nothing polls: a side that has nothing to read sleeps in its loop.
+// Payloads in memory from Allocate arrive by reference; slots in such memory are written by the sender itself; all
+// other payloads are copied twice, through a ring of bytes. No hash: nothing leaves the machine's memory. The header's
+// check is always on. Nothing polls: a side that has nothing to read sleeps in its loop.
 //
-// Protects against peers that crash, garble and lie (docs/wire.md and layout.h are checked throughout). Does not protect
-// a payload against a peer of the same user that rewrites it after it was sent: whoever reads a payload must bear that
-// its bytes change, and slots and slabs are open to the peer as long as it lives.
+// Protects against peers that crash, garble and lie (docs/wire.md and layout.h are checked throughout). Does not
+// protect a payload against a peer of the same user that rewrites it after it was sent: whoever reads a payload must
+// bear that its bytes change, and slots and slabs are open to the peer as long as it lives.
 //
-// Destroying an endpoint makes no callbacks; a peer may still be reading what was lent to it, so close the links and wait
-// for OnDown before memory is used for something else.
+// Payloads are dropped on the loop's thread. Wake-ups go through the socket, not through an eventfd or a futex: sending
+// there never blocks, whatever the peer does to its end.
+//
+// Destroying an endpoint makes no callbacks; a peer may still be reading what was lent to it, so close the links and
+// wait for OnDown before memory is used for something else. A process that forks without exec keeps its links open in
+// the child: its death is noticed when the child is gone, too.
 #pragma once
 
 #include <functional>

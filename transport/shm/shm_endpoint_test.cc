@@ -374,7 +374,7 @@ TEST_F(ShmEndpointTest, EndpointsSharingSlabsSendEachOthersMemory) {
 
 // Both directions at once, all kinds of payloads, on two threads.
 TEST(ShmThreadsTest, TwoLoopsExchangeRandomTraffic) {
-  constexpr uint64_t kFrames = 400;
+  constexpr uint64_t kFrames = 150;
   struct Side {
     std::unique_ptr<Loop> loop = *Loop::Create();
     Recorder handler;

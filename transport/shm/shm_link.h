@@ -10,10 +10,10 @@
 //  4. Receive. The socket's packets first, then the ring until it is empty or the turn's budget is used up; then sleep.
 //     A kReference for a slot that is not in a slab is copied into it and released at once; without a slot the payload
 //     views the peer's slab, and its drop sends kRelease.
-//  5. Close, by this side or because the peer cheated: held payloads are cut loose from the peer's memory, slots closed,
-//     ERROR sent and the socket shut down. If the peer may still read a payload of ours or write into a slot, the link
-//     lingers until its socket hangs up; only then come the OnSent of lent payloads and OnDown. (A peer that is stopped
-//     holds us up here for as long: only its death or its answer makes the memory ours again.)
+//  5. Close, by this side or because the peer cheated: held payloads are cut loose from the peer's memory, slots
+//     closed, ERROR sent and the socket shut down. If the peer may still read a payload of ours or write into a slot,
+//     the link lingers until its socket hangs up; only then come the OnSent of lent payloads and OnDown. (A peer that
+//     is stopped holds us up here for as long: only its death or its answer makes the memory ours again.)
 //  6. The peer's hang-up (it closed, or died): what it had sent is delivered, then as 5 without lingering: a process
 //     that has closed its end neither reads nor writes our memory.
 #pragma once

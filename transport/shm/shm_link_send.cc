@@ -8,7 +8,8 @@
 namespace sluice::transport {
 
 bool ShmLink::ByReference(ConstBytes payload) const {
-  return state_ == State::kUp && payload.size() >= context_->min_reference_bytes && context_->slabs->Find(payload).has_value();
+  return state_ == State::kUp && payload.size() >= context_->min_reference_bytes &&
+         context_->slabs->Find(payload).has_value();
 }
 
 void ShmLink::Sent(uint64_t cookie) {

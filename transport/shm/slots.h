@@ -1,7 +1,7 @@
 // Slots of one link, both ends. The state machine of a slot stands in layout.h.
 //
-// A slot whose memory lies in a slab has an entry in the owner's table, and the peer writes into it by itself. Any other
-// slot is known to the owner alone: payloads for it come through the arena and the owner copies them.
+// A slot whose memory lies in a slab has an entry in the owner's table, and the peer writes into it by itself. Any
+// other slot is known to the owner alone: payloads for it come through the arena and the owner copies them.
 // SlotId: bit 62, then the slot's sequence number (46 bits), then its index in the table (16 bits; kNoEntry = none).
 #pragma once
 

@@ -21,7 +21,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     result = ReadLibsvm(OpenMemory(text, "fuzz").get(), options);
   } else {
     const size_t cut = text.empty() ? 0 : static_cast<uint8_t>(text[0]) % text.size();
-    result = ReadIdx(OpenMemory(text.substr(cut), "images").get(), OpenMemory(text.substr(0, cut), "labels").get(), options);
+    result =
+        ReadIdx(OpenMemory(text.substr(cut), "images").get(), OpenMemory(text.substr(0, cut), "labels").get(), options);
   }
   if (!result.ok()) return 0;
   if (result->rows == 0 || result->x.size() != result->rows * result->features || result->y.size() != result->rows) {

@@ -37,8 +37,8 @@ struct ReadLimits {
 struct ReadOptions {
   enum class Format { kAuto, kIdx, kCsv, kLibsvm };  // kAuto: by the file's name
   Format format = Format::kAuto;
-  // 0 = as many as the file has. A second file of the same kind (test data) is read with the first one's: fewer features
-  // or classes are filled up (LIBSVM, labels), more are an error.
+  // 0 = as many as the file has. A second file of the same kind (test data) is read with the first one's: fewer
+  // features or classes are filled up (LIBSVM, labels), more are an error.
   size_t features = 0;
   size_t classes = 0;
   // CSV
@@ -53,8 +53,8 @@ struct ReadOptions {
   ReadLimits limits;
 };
 
-// path: one file; for IDX "IMAGES,LABELS", or IMAGES alone if its name has "images-idx3" and the labels lie beside it under
-// "labels-idx1". NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS (truncated), RESOURCE_EXHAUSTED (limits).
+// path: one file; for IDX "IMAGES,LABELS", or IMAGES alone if its name has "images-idx3" and the labels lie beside it
+// under "labels-idx1". NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS (truncated), RESOURCE_EXHAUSTED (limits).
 absl::StatusOr<Dataset> ReadDataset(const std::string& path, const ReadOptions& options = {});
 
 // Options for a second file of the same kind as the first.

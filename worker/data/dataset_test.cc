@@ -40,7 +40,8 @@ std::string IdxFile(char type, const std::vector<uint32_t>& sizes, std::string_v
 std::string Message(const absl::StatusOr<Dataset>& result) { return std::string(result.status().message()); }
 
 TEST(CsvTest, ReadsLabelFirstWithAndWithoutHeader) {
-  for (const char* text : {"label,a,b\n1,0.5,-2\n0,1e2,3\n", "1,0.5,-2\r\n0,1e2,3", "\"1\",\"0.5\", -2 \n\n0,+1e2,3\n\n"}) {
+  for (const char* text :
+       {"label,a,b\n1,0.5,-2\n0,1e2,3\n", "1,0.5,-2\r\n0,1e2,3", "\"1\",\"0.5\", -2 \n\n0,+1e2,3\n\n"}) {
     const auto data = Csv(text);
     ASSERT_TRUE(data.ok()) << data.status();
     EXPECT_EQ(data->rows, 2);
@@ -184,7 +185,8 @@ TEST(IdxTest, DamagedFilesAreErrorsWithFileAndOffset) {
   const uint32_t huge = 0xFFFFFFFF;
   EXPECT_EQ(Idx(IdxFile(8, {huge, huge, huge, huge}, ""), IdxFile(8, {huge}, "")).status().code(),
             absl::StatusCode::kResourceExhausted);
-  EXPECT_EQ(Idx(IdxFile(8, {huge, 8}, "x"), IdxFile(8, {huge}, "x")).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(Idx(IdxFile(8, {huge, 8}, "x"), IdxFile(8, {huge}, "x")).status().code(),
+            absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(Idx(IdxFile(8, {100000000, 1}, "x"), IdxFile(8, {100000000}, "x")).status().code(),
             absl::StatusCode::kDataLoss);
 }

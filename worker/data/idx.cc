@@ -108,8 +108,8 @@ absl::StatusOr<Dataset> ReadIdx(ByteSource* images, ByteSource* labels, const Re
         absl::StrCat(images->name(), ": has one dimension, so it holds labels; images are expected here"));
   }
   if (label.sizes.size() != 1 || label.type == IdxType::kF32 || label.type == IdxType::kF64) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(labels->name(), ": has ", label.sizes.size(), " dimensions; one, of integers, is expected of labels"));
+    return absl::InvalidArgumentError(absl::StrCat(labels->name(), ": has ", label.sizes.size(),
+                                                   " dimensions; one, of integers, is expected of labels"));
   }
   if (image.sizes[0] != label.sizes[0]) {
     return absl::InvalidArgumentError(absl::StrCat(images->name(), " has ", image.sizes[0], " examples, but ",
@@ -140,12 +140,13 @@ absl::StatusOr<Dataset> ReadIdx(ByteSource* images, ByteSource* labels, const Re
     return value >= 0;
   }));
   SLUICE_RETURN_IF_ERROR(SetClasses(&data, options, labels->name()));
-  SLUICE_RETURN_IF_ERROR(ReadValues(images, image_reader, image.type, data.rows * features, [&](uint64_t, double value) {
-    // Also false for what is not finite, or too large for a float.
-    const bool good = std::abs(value) <= 3e38;
-    data.x.push_back(good ? static_cast<float>(value) * scale : 0);
-    return good;
-  }));
+  SLUICE_RETURN_IF_ERROR(
+      ReadValues(images, image_reader, image.type, data.rows * features, [&](uint64_t, double value) {
+        // Also false for what is not finite, or too large for a float.
+        const bool good = std::abs(value) <= 3e38;
+        data.x.push_back(good ? static_cast<float>(value) * scale : 0);
+        return good;
+      }));
   return data;
 }
 

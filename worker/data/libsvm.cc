@@ -94,7 +94,9 @@ class LibsvmReader {
   absl::StatusOr<Dataset> Densify() {
     Dataset data;
     data.rows = y_.size();
-    const uint32_t first = options_.first_index >= 0 ? static_cast<uint32_t>(options_.first_index) : smallest_ == 0 ? 0 : 1;
+    const uint32_t first = options_.first_index >= 0 ? static_cast<uint32_t>(options_.first_index)
+                           : smallest_ == 0          ? 0
+                                                     : 1;
     data.first_index = static_cast<int>(first);
     const uint64_t found = largest_ + 1 > first ? largest_ + 1 - first : 0;
     data.features = options_.features > 0 ? options_.features : found;

@@ -18,8 +18,8 @@ absl::StatusOr<Dataset> ReadIdx(ByteSource* images, ByteSource* labels, const Re
 // lines are skipped.
 absl::StatusOr<Dataset> ReadCsv(ByteSource* source, const ReadOptions& options);
 
-// One example a line: LABEL [qid:N] INDEX:VALUE… with rising indices; # begins a comment. Labels are whole numbers from 0,
-// or -1 and 1, which become 0 and 1.
+// One example a line: LABEL [qid:N] INDEX:VALUE… with rising indices; # begins a comment. Labels are whole numbers from
+// 0, or -1 and 1, which become 0 and 1.
 absl::StatusOr<Dataset> ReadLibsvm(ByteSource* source, const ReadOptions& options);
 
 // A finite number and nothing else; spaces around it and one leading + are allowed.

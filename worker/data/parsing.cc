@@ -60,8 +60,8 @@ absl::Status CheckSize(uint64_t rows, uint64_t features, const ReadLimits& limit
   }
   const uint64_t row_bytes = features * sizeof(float) + sizeof(int32_t);
   if (rows > limits.max_bytes / row_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(place, ": ", rows, " rows of ", features,
-                                                     " features need more than the ", limits.max_bytes, " bytes allowed"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        place, ": ", rows, " rows of ", features, " features need more than the ", limits.max_bytes, " bytes allowed"));
   }
   return absl::OkStatus();
 }
@@ -71,8 +71,8 @@ absl::Status SetClasses(Dataset* data, const ReadOptions& options, std::string_v
   if (data->rows == 0) return absl::InvalidArgumentError(absl::StrCat(place, ": there is no example in it"));
   const auto [least, largest] = std::minmax_element(data->y.begin(), data->y.end());
   if (*least < 0) {
-    return absl::InvalidArgumentError(absl::StrCat(place, ": label ", *least, " of example ", least - data->y.begin() + 1,
-                                                   " is negative; labels are 0, 1, …"));
+    return absl::InvalidArgumentError(absl::StrCat(place, ": label ", *least, " of example ",
+                                                   least - data->y.begin() + 1, " is negative; labels are 0, 1, …"));
   }
   data->classes = static_cast<size_t>(*largest) + 1;
   const size_t most = options.classes > 0 ? options.classes : options.limits.max_classes;

@@ -21,8 +21,8 @@ using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMa
 using ConstMap = Eigen::Map<const Matrix>;
 using Map = Eigen::Map<Matrix>;
 
-// Eigen blocks a product by the sizes of the caches, and the blocks decide the order of the sums. Fixed sizes instead of
-// this machine's make the bits the same everywhere.
+// Eigen blocks a product by the sizes of the caches, and the blocks decide the order of the sums. Fixed sizes instead
+// of this machine's make the bits the same everywhere.
 void FixBlocking() {
   static std::once_flag once;
   std::call_once(once, [] { Eigen::setCpuCacheSizes(32 << 10, 512 << 10, 4 << 20); });
@@ -35,7 +35,8 @@ class Mlp final : public Model {
   explicit Mlp(std::vector<size_t> widths) : widths_(std::move(widths)), layers_(widths_.size() - 1) {
     FixBlocking();
     for (size_t l = 0; l < layers_; ++l) {
-      parameters_.push_back({absl::StrCat("layer", l, ".weight"), {widths_[l], widths_[l + 1]}, ParameterKind::kWeight});
+      parameters_.push_back(
+          {absl::StrCat("layer", l, ".weight"), {widths_[l], widths_[l + 1]}, ParameterKind::kWeight});
       parameters_.push_back({absl::StrCat("layer", l, ".bias"), {widths_[l + 1]}, ParameterKind::kBias});
     }
     outputs_.resize(layers_);
@@ -89,7 +90,8 @@ class Mlp final : public Model {
     return score;
   }
 
-  absl::StatusOr<Evaluation> Evaluate(const Dataset& data, std::span<const std::span<const float>> parameters) override {
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& data,
+                                      std::span<const std::span<const float>> parameters) override {
     if (data.features != features() || data.classes > classes()) {
       return absl::InvalidArgumentError(absl::StrCat("the model takes ", features(), " features and ", classes(),
                                                      " classes, the data has ", data.features, " and ", data.classes));

@@ -1,5 +1,5 @@
-// A multilayer perceptron with ReLU between its layers and softmax with cross-entropy at the end. Without hidden layers it
-// is softmax regression.
+// A multilayer perceptron with ReLU between its layers and softmax with cross-entropy at the end. Without hidden layers
+// it is softmax regression.
 #pragma once
 
 #include <memory>

@@ -24,11 +24,13 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelSpec& spec) {
     }
     widths.insert(widths.end(), spec.hidden.begin(), spec.hidden.end());
   } else if (spec.kind != "softmax") {
-    return absl::InvalidArgumentError(absl::StrCat("there is no model \"", spec.kind, "\"; softmax and mlp are built in"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no model \"", spec.kind, "\"; softmax and mlp are built in"));
   }
   widths.push_back(spec.classes);
   if (spec.classes < 2) {
-    return absl::InvalidArgumentError(absl::StrCat("a classifier needs 2 classes at least, the data has ", spec.classes));
+    return absl::InvalidArgumentError(
+        absl::StrCat("a classifier needs 2 classes at least, the data has ", spec.classes));
   }
   for (size_t l = 0; l < widths.size(); ++l) {
     if (widths[l] == 0 || widths[l] > kMaxWidth) {
@@ -36,8 +38,8 @@ absl::StatusOr<std::unique_ptr<Model>> MakeModel(const ModelSpec& spec) {
                                                      kMaxWidth, " are possible"));
     }
     if (l > 0 && uint64_t{widths[l - 1]} * widths[l] > kMaxWeights) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a layer from ", widths[l - 1], " to ", widths[l], " units has more than ", kMaxWeights, " weights"));
+      return absl::InvalidArgumentError(absl::StrCat("a layer from ", widths[l - 1], " to ", widths[l],
+                                                     " units has more than ", kMaxWeights, " weights"));
     }
   }
   return MakeMlp(std::move(widths));

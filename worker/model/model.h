@@ -1,5 +1,5 @@
-// The built-in models of the worker daemon. A model owns no parameters: the trainer does (in buffers that the transports
-// reach), and hands them in as spans, in order of parameters().
+// The built-in models of the worker daemon. A model owns no parameters: the trainer does (in buffers that the
+// transports reach), and hands them in as spans, in order of parameters().
 //
 // The same batch and parameters give the same bits on every machine with the same build: one thread, fixed blocking.
 #pragma once
