@@ -33,6 +33,9 @@ int main(int argc, char** argv) {
   if (client.NextRound(weights) == 0) {  // the job begins: everybody starts from rank 0's values
     if (auto done = client.Broadcast(weights, w).Wait(); !done.ok()) return Fail(done.status());
     if (auto done = client.Broadcast(bias, b).Wait(); !done.ok()) return Fail(done.status());
+  } else {  // a later life: goes on from what the servers have
+    if (auto done = client.Pull(weights, w).Wait(); !done.ok()) return Fail(done.status());
+    if (auto done = client.Pull(bias, b).Wait(); !done.ok()) return Fail(done.status());
   }
 
   std::mt19937 random(static_cast<unsigned>(client.rank()));
