@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include <cstddef>
 #include <utility>
 
 namespace sluice::transport {
@@ -32,7 +33,10 @@ void Lingerer::Tick(TimeNs now) {
 }
 
 void Lingerer::Drain(int fd) {
-  const ssize_t got = recv(fd, nullptr, 1 << 20, MSG_TRUNC | MSG_DONTWAIT);  // thrown away in the kernel
+  // Into memory that nobody reads: with MSG_TRUNC the kernel could throw it away by itself, but ThreadSanitizer takes that
+  // for a write to the null pointer.
+  std::byte scratch[16 << 10];
+  const ssize_t got = recv(fd, scratch, sizeof(scratch), MSG_DONTWAIT);
   if (got > 0 || (got < 0 && (errno == EAGAIN || errno == EINTR))) return;
   loop_->Unwatch(fd);
   sockets_.erase(fd);
