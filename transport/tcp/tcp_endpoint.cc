@@ -17,8 +17,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "transport/tcp/acceptor.h"
+#include "transport/tcp/connector.h"
 #include "transport/tcp/linger.h"
-#include "transport/tcp/resolver.h"
 #include "transport/tcp/socket.h"
 #include "transport/tcp/tcp_link.h"
 
@@ -29,13 +30,11 @@ constexpr size_t kStagingBytes = 64 << 10;
 // One link's turn: then the others get theirs.
 constexpr size_t kReadBudget = 1 << 20;
 constexpr size_t kWriteBudget = 1 << 20;
-constexpr int kAcceptsPerEvent = 16;
-constexpr TimeNs kAcceptPause = 100 * kMillisecond;
 
 class EpollTcpEndpoint final : public TcpEndpoint, public TcpLink::Owner {
  public:
   EpollTcpEndpoint(Loop* loop, const Clock* clock, TcpOptions options)
-      : loop_(loop), clock_(clock), options_(std::move(options)), resolver_(loop), lingerer_(loop),
+      : loop_(loop), clock_(clock), options_(std::move(options)), lingerer_(loop), connector_(loop),
         staging_(kStagingBytes) {
     // The loop keeps its hooks for good, so the hook must outlive the endpoint.
     loop_->AtTurnEnd([alive = std::weak_ptr<EpollTcpEndpoint*>(alive_)] {
@@ -46,22 +45,18 @@ class EpollTcpEndpoint final : public TcpEndpoint, public TcpLink::Owner {
   ~EpollTcpEndpoint() override {
     if (tick_timer_ != 0) loop_->CancelTimer(tick_timer_);
     if (deliver_timer_ != 0) loop_->CancelTimer(deliver_timer_);
-    if (accept_timer_ != 0) loop_->CancelTimer(accept_timer_);
-    if (listener_.valid()) loop_->Unwatch(listener_.get());
     for (auto& [id, link] : links_)
       if (link->fd() >= 0) loop_->Unwatch(link->fd());
-    for (auto& [id, attempt] : connecting_) loop_->Unwatch(attempt.fd.get());
   }
 
   absl::Status Listen() {
     if (!options_.listen) return absl::OkStatus();
-    SLUICE_ASSIGN_OR_RETURN(const auto addresses, LookUp(options_.bind_host, options_.port, /*numeric_only=*/false));
-    SLUICE_ASSIGN_OR_RETURN(listener_, ListenOn(addresses.front(), options_.reuse_address));
-    port_ = PortOf(LocalAddress(listener_.get()));
-    return loop_->Watch(listener_.get(), EPOLLIN, [this](uint32_t) { Accept(); });
+    SLUICE_ASSIGN_OR_RETURN(acceptor_, Acceptor::Create(loop_, options_.bind_host, options_.port, options_.reuse_address,
+                                                        [this](UniqueFd fd) { OnAccepted(std::move(fd)); }));
+    return absl::OkStatus();
   }
 
-  uint32_t port() const override { return port_; }
+  uint32_t port() const override { return acceptor_ == nullptr ? 0 : acceptor_->port(); }
   void SetHandler(Handler* handler) override { handler_ = handler; }
 
   LinkId Connect(const Address& address, const Hello& self) override {
@@ -69,16 +64,7 @@ class EpollTcpEndpoint final : public TcpEndpoint, public TcpLink::Owner {
     link->SetSelf(self);
     link->set_peer_address(address.ToString());
     const LinkId id = link->id();
-    if (address.host.empty()) {
-      Down(*link, absl::InvalidArgumentError("the peer has no TCP address"), /*tell=*/false);
-      return id;
-    }
-    auto numeric = LookUp(address.host, address.port, /*numeric_only=*/true);
-    if (numeric.ok() || !absl::IsNotFound(numeric.status())) {
-      OnAddresses(id, std::move(numeric));
-    } else {
-      resolver_.Resolve(address.host, address.port, [this, id](auto found) { OnAddresses(id, std::move(found)); });
-    }
+    connector_.Start(id, address, [this, id](auto result) { OnConnected(id, std::move(result)); });
     return id;
   }
 
@@ -175,87 +161,27 @@ class EpollTcpEndpoint final : public TcpEndpoint, public TcpLink::Owner {
     dirty_.push_back(link.id());
   }
 
-  // ---- connecting ----
-
-  void OnAddresses(LinkId id, absl::StatusOr<std::vector<SocketAddress>> found) {
+  void OnConnected(LinkId id, absl::StatusOr<Connector::Connected> result) {
+    const Turn turn(this);
     TcpLink* link = Find(id);
     if (link == nullptr || link->state() != TcpLink::State::kConnecting) return;
-    if (!found.ok()) {
-      Down(*link, absl::Status(found.status().code(), absl::StrCat(found.status().message(),
-                                                                   "; check the name and this machine's name server")),
-           /*tell=*/false);
-      return;
-    }
-    link->addresses.assign(found->rbegin(), found->rend());
-    TryNextAddress(*link);
-  }
-
-  void TryNextAddress(TcpLink& link) {
-    while (!link.addresses.empty()) {
-      const SocketAddress address = link.addresses.back();
-      link.addresses.pop_back();
-      auto fd = ConnectTo(address);
-      absl::Status status = fd.status();
-      if (fd.ok()) {
-        const int raw = fd->get();
-        status = loop_->Watch(raw, EPOLLOUT, [this, id = link.id()](uint32_t) { OnConnected(id); });
-        if (status.ok()) {
-          connecting_[link.id()] = {*std::move(fd), address};
-          return;
-        }
-      }
-      link.last_error = absl::UnavailableError(absl::StrCat(address.ToString(), ": ", status.message()));
-    }
-    Down(link, absl::UnavailableError(absl::StrCat("cannot connect: ", link.last_error.message(),
-                                                   "; check that the peer runs and listens on this address")),
-         /*tell=*/false);
-  }
-
-  void OnConnected(LinkId id) {
-    const auto it = connecting_.find(id);
-    TcpLink* link = Find(id);
-    if (it == connecting_.end() || link == nullptr) return;
-    Connecting attempt = std::move(it->second);
-    connecting_.erase(it);
-    const Turn turn(this);
-    loop_->Unwatch(attempt.fd.get());
-    const absl::Status result = ConnectResult(attempt.fd.get());
-    if (!result.ok()) {
-      link->last_error = absl::UnavailableError(absl::StrCat(attempt.address.ToString(), ": ", result.message()));
-      TryNextAddress(*link);
+    if (result.ok()) {
+      Adopt(*link, std::move(result->fd), result->peer.ToString());
     } else {
-      Adopt(*link, std::move(attempt.fd), attempt.address.ToString());
+      Fail(*link, result.status());
     }
   }
 
-  // ---- accepting ----
-
-  void Accept() {
-    for (int i = 0; i < kAcceptsPerEvent; ++i) {
-      UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      if (!fd.valid()) {
-        if (errno == EINTR || errno == ECONNABORTED) continue;
-        // Out of descriptors or memory: the event would come again at once, so look away for a moment.
-        if (errno != EAGAIN && errno != EWOULDBLOCK) PauseAccepting();
-        return;
-      }
-      const bool full = links_.size() >= options_.limits.max_links;
-      const auto link = NewLink(/*acceptor=*/true);
-      const std::string peer = PeerAddress(fd.get()).ToString();
-      Adopt(*link, std::move(fd), peer);
-      if (full) {
-        Fail(*link, absl::ResourceExhaustedError(absl::StrCat("this process has ", options_.limits.max_links,
-                                                              " connections, its limit; raise the limit or close some")));
-      }
+  void OnAccepted(UniqueFd fd) {
+    const Turn turn(this);
+    const bool full = links_.size() >= options_.limits.max_links;
+    const auto link = NewLink(/*acceptor=*/true);
+    const std::string peer = PeerAddress(fd.get()).ToString();
+    Adopt(*link, std::move(fd), peer);
+    if (full) {
+      Fail(*link, absl::ResourceExhaustedError(absl::StrCat("this process has ", options_.limits.max_links,
+                                                            " connections, its limit; raise the limit or close some")));
     }
-  }
-
-  void PauseAccepting() {
-    loop_->Rewatch(listener_.get(), 0);
-    accept_timer_ = loop_->After(kAcceptPause, [this] {
-      accept_timer_ = 0;
-      loop_->Rewatch(listener_.get(), EPOLLIN);
-    });
   }
 
   // ---- a connected socket ----
@@ -338,10 +264,7 @@ class EpollTcpEndpoint final : public TcpEndpoint, public TcpLink::Owner {
   void Down(TcpLink& link, const absl::Status& reason, bool tell) {
     if (link.state() == TcpLink::State::kDown) return;
     const LinkId id = link.id();
-    if (const auto it = connecting_.find(id); it != connecting_.end()) {
-      loop_->Unwatch(it->second.fd.get());
-      connecting_.erase(it);
-    }
+    connector_.Cancel(id);
     const bool known = !link.acceptor() || link.state() == TcpLink::State::kUp;
     if (link.fd() >= 0) loop_->Unwatch(link.fd());
     std::vector<uint64_t> done;
@@ -371,7 +294,7 @@ class EpollTcpEndpoint final : public TcpEndpoint, public TcpLink::Owner {
     const TimeNs now = clock_->Now();
     std::vector<std::pair<std::shared_ptr<TcpLink>, absl::Status>> failed;
     for (auto& [id, link] : links_) {
-      absl::Status status = link->Tick(now);
+      absl::Status status = link->Tick(now, connector_.LastError(id));
       if (!status.ok()) failed.emplace_back(link, std::move(status));
     }
     for (auto& [link, status] : failed) Fail(*link, status);
@@ -456,34 +379,27 @@ class EpollTcpEndpoint final : public TcpEndpoint, public TcpLink::Owner {
     return link != nullptr && link->state() == TcpLink::State::kUp;
   }
 
-  struct Connecting {
-    UniqueFd fd;
-    SocketAddress address;
-  };
-
   // Constant after construction.
   Loop* const loop_;
   const Clock* const clock_;
   const TcpOptions options_;
   const std::shared_ptr<EpollTcpEndpoint*> alive_ = std::make_shared<EpollTcpEndpoint*>(this);
   Handler* handler_ = nullptr;
-  UniqueFd listener_;
-  uint32_t port_ = 0;
 
   // The loop's thread.
-  Resolver resolver_;
   Lingerer lingerer_;
+  Connector connector_;
+  std::unique_ptr<Acceptor> acceptor_;  // null: does not listen
   std::vector<std::byte> staging_;
   std::vector<uint64_t> done_;
   LinkId last_link_ = 0;
   SlotId last_slot_ = 0;
   std::unordered_map<LinkId, std::shared_ptr<TcpLink>> links_;
-  std::unordered_map<LinkId, Connecting> connecting_;
   std::vector<LinkId> dirty_;
   std::deque<Event> events_;
   bool in_turn_ = false;
   bool delivering_ = false;
-  uint64_t deliver_timer_ = 0, tick_timer_ = 0, accept_timer_ = 0;
+  uint64_t deliver_timer_ = 0, tick_timer_ = 0;
 };
 
 }  // namespace

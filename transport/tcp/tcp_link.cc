@@ -214,14 +214,14 @@ void TcpLink::TransportFrame(const FrameHeader& header) {
   }
 }
 
-absl::Status TcpLink::Tick(TimeNs now) {
+absl::Status TcpLink::Tick(TimeNs now, const absl::Status& connect_error) {
   if (state_ == State::kConnecting || state_ == State::kGreeting) {
     const TimeNs limit = acceptor_ ? options_.handshake_timeout : options_.connect_timeout;
     if (now - created_ < limit) return absl::OkStatus();
     if (acceptor_) return absl::DeadlineExceededError(absl::StrCat("no HELLO within ", Duration(limit)));
     return absl::DeadlineExceededError(absl::StrCat(
         state_ == State::kConnecting ? "no connection" : "connected, but no WELCOME", " within ", Duration(limit),
-        last_error.ok() ? "" : absl::StrCat(" (", last_error.message(), ")"),
+        connect_error.ok() ? "" : absl::StrCat(" (", connect_error.message(), ")"),
         "; check that the peer runs there and that no firewall drops packets"));
   }
   if (state_ != State::kUp || options_.ping_every <= 0) return absl::OkStatus();

@@ -51,8 +51,9 @@ class TcpLink final : public FrameReader::Sink {
   void OpenSlot(SlotId slot, MutableBytes memory) { slots_[slot] = memory; }
   void CloseSlot(SlotId slot);
 
-  // PING if it is time to; an error if the peer has been silent for too long, or did not finish the handshake in time.
-  absl::Status Tick(TimeNs now);
+  // PING if it is time to; an error if the peer has been silent for too long, or did not finish the handshake in time
+  // (connect_error: what is known of why).
+  absl::Status Tick(TimeNs now, const absl::Status& connect_error);
 
   // The end. Cookies that are still lent are appended to *done. tell: the peer gets the reason, if it can be told.
   // Returns the socket, so that the owner may linger on it until the peer has read what was sent.
@@ -73,8 +74,6 @@ class TcpLink final : public FrameReader::Sink {
   bool dirty = false;          // in the owner's list of links with output
   bool was_full = false;       // Writable() was false since the last OnWritable
   uint32_t watched = 0;        // epoll events asked for
-  std::vector<SocketAddress> addresses;  // connector: not tried yet, last first
-  absl::Status last_error;     // connector: of the address tried last
 
  private:
   absl::StatusOr<std::byte*> OnHeader(const FrameHeader& header) override;
