@@ -47,7 +47,8 @@ absl::Status Set(const ConfigKey& key, absl::string_view text, const std::string
 absl::Status ApplyLauncher(const LaunchInfo& launch, LoadedConfig* loaded) {
   for (const LauncherValue& value : launch.values) {
     const std::string where = absl::StrCat("environment variable ", value.variable);
-    SLUICE_RETURN_IF_ERROR(Set(*FindConfigKey(value.key), value.text, absl::StrCat("env ", value.variable), where, loaded));
+    SLUICE_RETURN_IF_ERROR(
+        Set(*FindConfigKey(value.key), value.text, absl::StrCat("env ", value.variable), where, loaded));
   }
   return absl::OkStatus();
 }
@@ -64,7 +65,8 @@ absl::Status ApplyEnvironment(const Environment& environment, LoadedConfig* load
     const auto it = keys.find(name);
     const std::string where = absl::StrCat("environment variable ", name.substr(0, 200));
     if (it == keys.end())
-      return absl::InvalidArgumentError(absl::StrCat(where, ": no such setting; the nearest is ", Nearest(name, names)));
+      return absl::InvalidArgumentError(
+          absl::StrCat(where, ": no such setting; the nearest is ", Nearest(name, names)));
     SLUICE_RETURN_IF_ERROR(Set(*it->second, value, absl::StrCat("env ", name), where, loaded));
   }
   return absl::OkStatus();
@@ -144,15 +146,15 @@ std::vector<EffectiveValue> EffectiveValues(const LoadedConfig& loaded) {
   std::vector<EffectiveValue> values;
   for (const ConfigKey& key : ConfigKeys()) {
     const auto source = loaded.sources.find(key.name);
-    values.push_back({key.name, GetConfigValue(key, loaded.config),
-                      source == loaded.sources.end() ? "default" : source->second});
+    values.push_back(
+        {key.name, GetConfigValue(key, loaded.config), source == loaded.sources.end() ? "default" : source->second});
   }
   return values;
 }
 
 proto::Config DefaultConfig() {
   LoadedConfig loaded;
-  ApplyDefaults("", &loaded).IgnoreError();   // the table is a constant, parsed by a test
+  ApplyDefaults("", &loaded).IgnoreError();  // the table is a constant, parsed by a test
   return std::move(loaded.config);
 }
 

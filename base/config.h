@@ -33,31 +33,32 @@ namespace sluice {
 
 // A flag of one program that is not part of the configuration. *value is its default and receives what was given.
 struct ProgramFlag {
-  std::string name;   // without dashes
+  std::string name;  // without dashes
   std::string help;
-  std::variant<std::string*, int*, int64_t*, double*, bool*, std::vector<std::string>*> value;   // a vector: may be repeated
+  std::variant<std::string*, int*, int64_t*, double*, bool*, std::vector<std::string>*>
+      value;  // a vector: may be repeated
 };
 
 struct ConfigOptions {
-  std::string program;                  // "sluice-server"
-  std::string role;                     // "scheduler", "server", "worker" or ""
-  std::string summary;                  // one or two sentences for --help
-  std::string defaults;                 // text format: what this program defaults to, over the general defaults
+  std::string program;   // "sluice-server"
+  std::string role;      // "scheduler", "server", "worker" or ""
+  std::string summary;   // one or two sentences for --help
+  std::string defaults;  // text format: what this program defaults to, over the general defaults
   std::vector<ProgramFlag> flags;
-  std::vector<std::string> settings;    // "section.key=value"
-  std::string config_file;              // as if by --config; a flag wins
+  std::vector<std::string> settings;  // "section.key=value"
+  std::string config_file;            // as if by --config; a flag wins
   bool use_environment = true;
-  bool take_arguments = false;          // words without dashes are collected instead of refused
-  bool pass_unknown_flags = false;      // only --node.…, --job.…, --data.… and --config are ours; the rest is passed on
+  bool take_arguments = false;      // words without dashes are collected instead of refused
+  bool pass_unknown_flags = false;  // only --node.…, --job.…, --data.… and --config are ours; the rest is passed on
 };
 
 struct LoadedConfig {
   enum class Action { kRun, kHelp, kVersion, kPrintConfig };
 
   proto::Config config;
-  std::map<std::string, std::string> sources;   // key -> "default", "file PATH:LINE", "env NAME", "setting", "flag"
+  std::map<std::string, std::string> sources;  // key -> "default", "file PATH:LINE", "env NAME", "setting", "flag"
   LaunchInfo launch;
-  std::vector<std::string> arguments;           // with take_arguments or pass_unknown_flags
+  std::vector<std::string> arguments;  // with take_arguments or pass_unknown_flags
   Action action = Action::kRun;
 };
 
@@ -65,8 +66,8 @@ struct LoadedConfig {
 absl::StatusOr<LoadedConfig> LoadConfig(const ConfigOptions& options, const std::vector<std::string>& arguments,
                                         const Environment& environment);
 
-// For main(): the process's environment; help, version and the configuration go to stdout (exit code 0), errors to stderr
-// (exit code 2). Nothing is returned in these cases.
+// For main(): the process's environment; help, version and the configuration go to stdout (exit code 0), errors to
+// stderr (exit code 2). Nothing is returned in these cases.
 std::optional<LoadedConfig> LoadConfigForMain(const ConfigOptions& options, int argc, char** argv, int* exit_code);
 
 struct EffectiveValue {

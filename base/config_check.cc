@@ -16,7 +16,8 @@ absl::Status OneOf(const char* key, const std::string& value, const std::vector<
   for (const std::string& choice : choices)
     if (value == choice) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(key, ": \"", value.substr(0, 200), "\" is none of ",
-                                                 absl::StrJoin(choices, ", "), "; the nearest is ", Nearest(value, choices)));
+                                                 absl::StrJoin(choices, ", "), "; the nearest is ",
+                                                 Nearest(value, choices)));
 }
 
 absl::Status Between(const char* key, int64_t value, int64_t low, int64_t high) {
@@ -27,7 +28,8 @@ absl::Status Between(const char* key, int64_t value, int64_t low, int64_t high) 
 absl::Status HostAndPort(const char* key, const std::string& value) {
   const size_t colon = value.rfind(':');
   int port = 0;
-  if (colon != std::string::npos && colon > 0 && absl::SimpleAtoi(value.substr(colon + 1), &port) && port > 0 && port <= 65535)
+  if (colon != std::string::npos && colon > 0 && absl::SimpleAtoi(value.substr(colon + 1), &port) && port > 0 &&
+      port <= 65535)
     return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(key, ": \"", value.substr(0, 200), "\" is not host:port, e.g. 127.0.0.1:7700"));
@@ -44,9 +46,9 @@ absl::Status CheckNode(const proto::NodeConfig& node) {
   SLUICE_RETURN_IF_ERROR(Between("node.shards", node.shards(), 0, 65536));
   SLUICE_RETURN_IF_ERROR(Between("node.heartbeat_ms", node.heartbeat_ms(), 1, 3600 * 1000));
   if (node.lease_ms() < 2 * uint64_t{node.heartbeat_ms()}) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("node.lease_ms: ", node.lease_ms(), " is less than two heartbeats (node.heartbeat_ms = ",
-                     node.heartbeat_ms(), "): one late heartbeat would lose a member"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "node.lease_ms: ", node.lease_ms(), " is less than two heartbeats (node.heartbeat_ms = ", node.heartbeat_ms(),
+        "): one late heartbeat would lose a member"));
   }
   return absl::OkStatus();
 }
@@ -57,7 +59,8 @@ absl::Status CheckJob(const proto::JobConfig& job) {
   SLUICE_RETURN_IF_ERROR(Between("job.workers", job.workers(), 1, 65536));
   SLUICE_RETURN_IF_ERROR(Between("job.partition_bytes", job.partition_bytes(), 4096, 1 << 30));
   const proto::OptimizerConfig& optimizer = job.optimizer();
-  SLUICE_RETURN_IF_ERROR(OneOf("job.optimizer.schedule", optimizer.schedule(), {"constant", "step", "cosine", "linear"}));
+  SLUICE_RETURN_IF_ERROR(
+      OneOf("job.optimizer.schedule", optimizer.schedule(), {"constant", "step", "cosine", "linear"}));
   struct Bound {
     const char* key;
     double value, low, high;
@@ -70,8 +73,8 @@ absl::Status CheckJob(const proto::JobConfig& job) {
                                         {"job.optimizer.clip_norm", optimizer.clip_norm(), 0, 1e30}}};
   for (const Bound& bound : bounds)
     if (!(bound.value >= bound.low && bound.value <= bound.high))
-      return absl::InvalidArgumentError(absl::StrCat(bound.key, ": ", bound.value, " does not lie between ", bound.low,
-                                                     " and ", bound.high));
+      return absl::InvalidArgumentError(
+          absl::StrCat(bound.key, ": ", bound.value, " does not lie between ", bound.low, " and ", bound.high));
   return absl::OkStatus();
 }
 

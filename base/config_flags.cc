@@ -49,7 +49,8 @@ absl::Status SetProgramFlag(const ProgramFlag& flag, const std::string& text) {
     type = "true or false";
   }
   if (ok) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("flag --", flag.name, ": \"", text.substr(0, 200), "\" is not ", type));
+  return absl::InvalidArgumentError(
+      absl::StrCat("flag --", flag.name, ": \"", text.substr(0, 200), "\" is not ", type));
 }
 
 std::string UnknownFlagText(const ConfigOptions& options, const std::string& name) {
@@ -58,7 +59,7 @@ std::string UnknownFlagText(const ConfigOptions& options, const std::string& nam
   for (const ConfigKey& key : ConfigKeys()) candidates.push_back(key.name);
   for (const ConfigKey& key : ConfigKeys())
     if (FindConfigKeyByLastPart(key.field()->name()) != nullptr) candidates.push_back(key.field()->name());
-  std::vector<std::string> with_it;   // several keys end so
+  std::vector<std::string> with_it;  // several keys end so
   for (const ConfigKey& key : ConfigKeys())
     if (key.field()->name() == name) with_it.push_back(absl::StrCat("--", key.name));
   if (with_it.size() > 1) return absl::StrCat("flag --", name, " could be ", with_it[0], " or ", with_it[1]);
@@ -70,8 +71,7 @@ std::string UnknownFlagText(const ConfigOptions& options, const std::string& nam
 std::string UnknownKeyText(absl::string_view what, absl::string_view name) {
   std::vector<std::string> candidates;
   for (const ConfigKey& key : ConfigKeys()) candidates.push_back(key.name);
-  return absl::StrCat(what, " ", name.substr(0, 200), ": no such key; the nearest is ",
-                      Nearest(name, candidates));
+  return absl::StrCat(what, " ", name.substr(0, 200), ": no such key; the nearest is ", Nearest(name, candidates));
 }
 
 absl::StatusOr<ParsedFlags> ParseFlags(const ConfigOptions& options, const std::vector<std::string>& arguments) {
@@ -81,14 +81,16 @@ absl::StatusOr<ParsedFlags> ParseFlags(const ConfigOptions& options, const std::
     const std::string& argument = arguments[i];
     if (argument == "--") {
       if (options.pass_unknown_flags) result.arguments.push_back(argument);
-      result.arguments.insert(result.arguments.end(), arguments.begin() + static_cast<ptrdiff_t>(i) + 1, arguments.end());
+      result.arguments.insert(result.arguments.end(), arguments.begin() + static_cast<ptrdiff_t>(i) + 1,
+                              arguments.end());
       if (!keep_rest && i + 1 < arguments.size())
         return absl::InvalidArgumentError(absl::StrCat("\"", arguments[i + 1].substr(0, 200), "\" is not a flag"));
       break;
     }
     if (!absl::StartsWith(argument, "--") && !(argument == "-h" && !options.pass_unknown_flags)) {
       if (!keep_rest)
-        return absl::InvalidArgumentError(absl::StrCat("\"", argument.substr(0, 200), "\" is not a flag (--key=value)"));
+        return absl::InvalidArgumentError(
+            absl::StrCat("\"", argument.substr(0, 200), "\" is not a flag (--key=value)"));
       result.arguments.push_back(argument);
       continue;
     }
@@ -103,17 +105,28 @@ absl::StatusOr<ParsedFlags> ParseFlags(const ConfigOptions& options, const std::
     const ProgramFlag* program_flag = FindProgramFlag(options, name);
     const ConfigKey* key = nullptr;
     if (program_flag == nullptr) {
-      if (name == "help") { result.action = LoadedConfig::Action::kHelp; continue; }
-      if (name == "version") { result.action = LoadedConfig::Action::kVersion; continue; }
-      if (name == "print_config") { result.action = LoadedConfig::Action::kPrintConfig; continue; }
+      if (name == "help") {
+        result.action = LoadedConfig::Action::kHelp;
+        continue;
+      }
+      if (name == "version") {
+        result.action = LoadedConfig::Action::kVersion;
+        continue;
+      }
+      if (name == "print_config") {
+        result.action = LoadedConfig::Action::kPrintConfig;
+        continue;
+      }
       key = FindConfigKey(name);
       if (key == nullptr) key = FindConfigKeyByLastPart(name);
       if (key == nullptr && name != "config") return absl::InvalidArgumentError(UnknownFlagText(options, name));
     }
 
     std::string value;
-    const bool is_bool = program_flag != nullptr ? std::holds_alternative<bool*>(program_flag->value)
-                         : key != nullptr && key->field()->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_BOOL;
+    const bool is_bool =
+        program_flag != nullptr
+            ? std::holds_alternative<bool*>(program_flag->value)
+            : key != nullptr && key->field()->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_BOOL;
     if (equals != std::string::npos) {
       value = argument.substr(equals + 1);
     } else if (is_bool) {
@@ -121,8 +134,8 @@ absl::StatusOr<ParsedFlags> ParseFlags(const ConfigOptions& options, const std::
     } else if (i + 1 < arguments.size() && !absl::StartsWith(arguments[i + 1], "--")) {
       value = arguments[++i];
     } else {
-      return absl::InvalidArgumentError(absl::StrCat("flag ", argument.substr(0, 200), " needs a value: ",
-                                                     argument.substr(0, 200), "=…"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("flag ", argument.substr(0, 200), " needs a value: ", argument.substr(0, 200), "=…"));
     }
     if (program_flag != nullptr) {
       SLUICE_RETURN_IF_ERROR(SetProgramFlag(*program_flag, value));

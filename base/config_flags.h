@@ -15,7 +15,7 @@ namespace sluice {
 struct ParsedFlags {
   LoadedConfig::Action action = LoadedConfig::Action::kRun;
   std::string config_file;
-  std::vector<std::pair<const ConfigKey*, std::string>> values;   // in order; a later one wins
+  std::vector<std::pair<const ConfigKey*, std::string>> values;  // in order; a later one wins
   std::vector<std::string> arguments;
 };
 

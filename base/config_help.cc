@@ -33,7 +33,8 @@ std::map<std::string, std::string> Comments() {
   if (!files.ParseFromArray(kDescriptor, sizeof(kDescriptor)) || files.file_size() == 0) return comments;
   const FileDescriptorProto& file = files.file(0);
   for (const auto& location : file.source_code_info().location()) {
-    // Paths of what stands at the top level: message_type (4) or enum_type (5), its index, field or value (2), its index.
+    // Paths of what stands at the top level: message_type (4) or enum_type (5), its index, field or value (2), its
+    // index.
     if (location.path_size() != 4 || location.path(2) != 2) continue;
     if (location.path(0) == FileDescriptorProto::kMessageTypeFieldNumber) {
       const auto& message = file.message_type(location.path(1));
@@ -75,19 +76,21 @@ std::string Wrapped(const std::string& text, const std::string& indent) {
 }  // namespace
 
 std::string HelpText(const ConfigOptions& options) {
-  std::string text = absl::StrCat(Wrapped(options.summary, ""), "\nusage: ", options.program, " [--config FILE] [--section.key=value …]",
-                                  options.take_arguments ? " [ARGUMENT …]" : "", "\n\n",
-                                  "  --config=FILE    read settings from FILE (text format)\n"
-                                  "  --print-config   print each setting with its value and source, and exit\n"
-                                  "  --version        print the version, and exit\n"
-                                  "  --help           print this, and exit\n");
+  std::string text =
+      absl::StrCat(Wrapped(options.summary, ""), "\nusage: ", options.program,
+                   " [--config FILE] [--section.key=value …]", options.take_arguments ? " [ARGUMENT …]" : "", "\n\n",
+                   "  --config=FILE    read settings from FILE (text format)\n"
+                   "  --print-config   print each setting with its value and source, and exit\n"
+                   "  --version        print the version, and exit\n"
+                   "  --help           print this, and exit\n");
   if (!options.flags.empty()) absl::StrAppend(&text, "\nFlags of this program\n");
   for (const ProgramFlag& flag : options.flags)
     absl::StrAppend(&text, "  --", flag.name, FlagType(flag), "\n", Wrapped(flag.help, "      "));
 
-  absl::StrAppend(&text,
-                  "\nSettings: --KEY=VALUE, or in the environment as SLUICE_… (job.codec is SLUICE_JOB_CODEC), or in the file.\n"
-                  "A flag wins over the environment, that over the file, that over the default.\n");
+  absl::StrAppend(
+      &text,
+      "\nSettings: --KEY=VALUE, or in the environment as SLUICE_… (job.codec is SLUICE_JOB_CODEC), or in the file.\n"
+      "A flag wins over the environment, that over the file, that over the default.\n");
   proto::Config defaults = DefaultConfig();
   {
     ConfigOptions only_defaults;

@@ -77,8 +77,8 @@ std::vector<Suffix> SuffixesOf(Unit unit) {
 }
 
 absl::Status Refuse(const ConfigKey& key, absl::string_view text, absl::string_view why = "") {
-  return absl::InvalidArgumentError(absl::StrCat(key.name, ": \"", text.substr(0, 200), "\" is not ",
-                                                 key.TypeName(), why.empty() ? "" : ": ", why));
+  return absl::InvalidArgumentError(
+      absl::StrCat(key.name, ": \"", text.substr(0, 200), "\" is not ", key.TypeName(), why.empty() ? "" : ": ", why));
 }
 
 absl::Status ParseInteger(const ConfigKey& key, absl::string_view text, int64_t low, uint64_t high, uint64_t* magnitude,
@@ -186,10 +186,12 @@ absl::Status SetConfigValue(const ConfigKey& key, absl::string_view text, proto:
   const EnumValueDescriptor* enum_value = nullptr;
   switch (field->cpp_type()) {
     case FieldDescriptor::CPPTYPE_UINT32:
-      if (auto s = ParseInteger(key, text, 0, std::numeric_limits<uint32_t>::max(), &magnitude, &negative); !s.ok()) return s;
+      if (auto s = ParseInteger(key, text, 0, std::numeric_limits<uint32_t>::max(), &magnitude, &negative); !s.ok())
+        return s;
       break;
     case FieldDescriptor::CPPTYPE_UINT64:
-      if (auto s = ParseInteger(key, text, 0, std::numeric_limits<uint64_t>::max(), &magnitude, &negative); !s.ok()) return s;
+      if (auto s = ParseInteger(key, text, 0, std::numeric_limits<uint64_t>::max(), &magnitude, &negative); !s.ok())
+        return s;
       break;
     case FieldDescriptor::CPPTYPE_INT32:
       if (auto s = ParseInteger(key, text, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(),
@@ -212,10 +214,13 @@ absl::Status SetConfigValue(const ConfigKey& key, absl::string_view text, proto:
   }
 
   Message* message = config;
-  for (size_t i = 0; i + 1 < key.path.size(); ++i) message = message->GetReflection()->MutableMessage(message, key.path[i]);
+  for (size_t i = 0; i + 1 < key.path.size(); ++i)
+    message = message->GetReflection()->MutableMessage(message, key.path[i]);
   const auto* reflection = message->GetReflection();
   switch (field->cpp_type()) {
-    case FieldDescriptor::CPPTYPE_UINT32: reflection->SetUInt32(message, field, static_cast<uint32_t>(magnitude)); break;
+    case FieldDescriptor::CPPTYPE_UINT32:
+      reflection->SetUInt32(message, field, static_cast<uint32_t>(magnitude));
+      break;
     case FieldDescriptor::CPPTYPE_UINT64: reflection->SetUInt64(message, field, magnitude); break;
     case FieldDescriptor::CPPTYPE_INT32: {
       const int64_t value = static_cast<int64_t>(magnitude);
@@ -232,7 +237,8 @@ absl::Status SetConfigValue(const ConfigKey& key, absl::string_view text, proto:
 
 std::string GetConfigValue(const ConfigKey& key, const proto::Config& config) {
   const Message* message = &config;
-  for (size_t i = 0; i + 1 < key.path.size(); ++i) message = &message->GetReflection()->GetMessage(*message, key.path[i]);
+  for (size_t i = 0; i + 1 < key.path.size(); ++i)
+    message = &message->GetReflection()->GetMessage(*message, key.path[i]);
   const auto* reflection = message->GetReflection();
   const FieldDescriptor* field = key.field();
   switch (field->cpp_type()) {

@@ -5,8 +5,8 @@
 
 #include "base/config_schema.h"
 #include "base/config_text.h"
-#include "google/protobuf/util/message_differencer.h"
 #include "gmock/gmock.h"
+#include "google/protobuf/util/message_differencer.h"
 #include "gtest/gtest.h"
 
 namespace sluice {
@@ -21,7 +21,8 @@ using Variables = std::map<std::string, std::string, std::less<>>;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-absl::StatusOr<LoadedConfig> Load(std::vector<std::string> arguments, Variables variables = {}, ConfigOptions options = {}) {
+absl::StatusOr<LoadedConfig> Load(std::vector<std::string> arguments, Variables variables = {},
+                                  ConfigOptions options = {}) {
   return LoadConfig(options, arguments, Environment(std::move(variables)));
 }
 
@@ -72,7 +73,8 @@ TEST(Config, AFlagWinsOverEnvironmentOverLauncherOverFileOverDefault) {
 }
 
 TEST(Config, ProgramDefaultsAndSettingsHaveTheirPlace) {
-  ConfigOptions options{.defaults = "node { port: 7700 lease_ms: 6s }", .settings = {"job.codec=int8", "job.workers=5"}};
+  ConfigOptions options{.defaults = "node { port: 7700 lease_ms: 6s }",
+                        .settings = {"job.codec=int8", "job.workers=5"}};
   const auto loaded = Load({"--workers=6"}, {{"SLUICE_JOB_CODEC", "fp16"}}, options);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_EQ(loaded->config.node().port(), 7700u);
@@ -95,8 +97,11 @@ TEST(Config, FlagsTakeEveryDocumentedForm) {
   bool quick = false;
   double part = 0;
   std::vector<std::string> data;
-  ConfigOptions options{.flags = {{"model", "", &model}, {"epochs", "", &epochs}, {"quick", "", &quick},
-                                  {"part", "", &part}, {"data-file", "", &data}},
+  ConfigOptions options{.flags = {{"model", "", &model},
+                                  {"epochs", "", &epochs},
+                                  {"quick", "", &quick},
+                                  {"part", "", &part},
+                                  {"data-file", "", &data}},
                         .take_arguments = true};
   const auto loaded = Load({"--model", "softmax", "one", "--epochs=7", "--quick", "--part=0.5", "--data-file", "a",
                             "--data_file=b", "--node.exit-when-done", "--node.metrics_port", "-1", "--trace", "t.json",
@@ -201,11 +206,13 @@ TEST(Config, EveryValueSurvivesTheWayThroughItsText) {
 TEST(Config, KeysHaveDifferentEnvironmentNames) {
   std::map<std::string, std::string> seen;
   for (const ConfigKey& key : ConfigKeys())
-    EXPECT_TRUE(seen.emplace(key.EnvironmentName(), key.name).second) << key.name << " and " << seen[key.EnvironmentName()];
+    EXPECT_TRUE(seen.emplace(key.EnvironmentName(), key.name).second)
+        << key.name << " and " << seen[key.EnvironmentName()];
 }
 
 TEST(Config, LaunchersAreUnderstood) {
-  auto torch = Load({}, {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"SLURM_PROCID", "7"}}, {.role = "worker"});
+  auto torch =
+      Load({}, {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"SLURM_PROCID", "7"}}, {.role = "worker"});
   ASSERT_TRUE(torch.ok()) << torch.status();
   EXPECT_EQ(torch->launch.rank, 3);
   EXPECT_EQ(torch->launch.local_rank, 1);
@@ -216,8 +223,11 @@ TEST(Config, LaunchersAreUnderstood) {
   EXPECT_EQ(slurm->launch.rank, 7);
   EXPECT_EQ(slurm->config.job().workers(), 8u);
 
-  const Variables dmlc = {{"DMLC_ROLE", "server"}, {"DMLC_PS_ROOT_URI", "10.0.0.1"}, {"DMLC_PS_ROOT_PORT", "9000"},
-                          {"DMLC_NUM_WORKER", "5"}, {"DMLC_NUM_SERVER", "2"}};
+  const Variables dmlc = {{"DMLC_ROLE", "server"},
+                          {"DMLC_PS_ROOT_URI", "10.0.0.1"},
+                          {"DMLC_PS_ROOT_PORT", "9000"},
+                          {"DMLC_NUM_WORKER", "5"},
+                          {"DMLC_NUM_SERVER", "2"}};
   auto server = Load({}, dmlc, {.role = "server"});
   ASSERT_TRUE(server.ok()) << server.status();
   EXPECT_EQ(server->config.node().scheduler(), "10.0.0.1:9000");
@@ -235,8 +245,9 @@ TEST(Config, LaunchersAreUnderstood) {
 }
 
 TEST(Config, AnEmbeddingProgramKeepsItsOwnFlags) {
-  const auto loaded = Load({"--epochs", "3", "--job.codec=int8", "file", "--help", "--node.port", "5", "--", "--job.workers=9"}, {},
-                           {.pass_unknown_flags = true});
+  const auto loaded =
+      Load({"--epochs", "3", "--job.codec=int8", "file", "--help", "--node.port", "5", "--", "--job.workers=9"}, {},
+           {.pass_unknown_flags = true});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_THAT(loaded->arguments, ElementsAre("--epochs", "3", "file", "--help", "--", "--job.workers=9"));
   EXPECT_EQ(loaded->config.job().codec(), "int8");
@@ -246,7 +257,8 @@ TEST(Config, AnEmbeddingProgramKeepsItsOwnFlags) {
 
 TEST(Config, HelpNamesEveryKeyWithItsCommentAndDefault) {
   int epochs = 1;
-  const std::string help = HelpText({.program = "sluice-x", .summary = "Does x.", .flags = {{"epochs", "passes", &epochs}}});
+  const std::string help =
+      HelpText({.program = "sluice-x", .summary = "Does x.", .flags = {{"epochs", "passes", &epochs}}});
   for (const ConfigKey& key : ConfigKeys()) EXPECT_THAT(help, HasSubstr("--" + key.name + " "));
   EXPECT_THAT(help, HasSubstr("a silent member is lost after this"));
   EXPECT_THAT(help, HasSubstr("[4194304; a size"));
@@ -297,7 +309,8 @@ TEST(Config, TheDocumentationNamesEveryKeyWithItsDefault) {
     EXPECT_EQ(GetConfigValue(key, parsed), GetConfigValue(key, defaults)) << key.name;
     documented.erase(key.name);
   }
-  for (const auto& [name, value] : documented) ADD_FAILURE() << "docs/configuration.md describes " << name << ", which is no key";
+  for (const auto& [name, value] : documented)
+    ADD_FAILURE() << "docs/configuration.md describes " << name << ", which is no key";
 }
 
 TEST(EditDistance, AgreesWithKnownPairs) {

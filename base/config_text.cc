@@ -40,7 +40,7 @@ class Parser {
   Parser(absl::string_view text, absl::string_view name)
       : name_(name), errors_(name), input_(text.data(), static_cast<int>(text.size())), tokens_(&input_, &errors_) {
     tokens_.set_comment_style(Tokenizer::SH_COMMENT_STYLE);
-    tokens_.set_require_space_after_number(false);   // "4MiB" is a number and a word without a gap
+    tokens_.set_require_space_after_number(false);  // "4MiB" is a number and a word without a gap
     tokens_.Next();
   }
 
@@ -64,7 +64,8 @@ class Parser {
   // Fields until '}' (or the end, for the outermost). Recursion is as deep as the schema, not as the file.
   absl::Status Section(const Descriptor* type, const std::string& prefix) {
     while (!AtEnd() && !At('}')) {
-      if (tokens_.current().type != Tokenizer::TYPE_IDENTIFIER) return Error(absl::StrCat("expected a key, found ", Here()));
+      if (tokens_.current().type != Tokenizer::TYPE_IDENTIFIER)
+        return Error(absl::StrCat("expected a key, found ", Here()));
       const FieldDescriptor* field = type->FindFieldByName(text());
       if (field == nullptr) {
         std::vector<std::string> candidates;
@@ -75,9 +76,8 @@ class Parser {
       const auto name = tokens_.current();
       tokens_.Next();
       const std::string key = absl::StrCat(prefix, field->name());
-      absl::Status status = field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE
-                                ? Braces(field->message_type(), key)
-                                : Value(key, name);
+      absl::Status status =
+          field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE ? Braces(field->message_type(), key) : Value(key, name);
       if (!status.ok()) return status;
       if (At(',') || At(';')) tokens_.Next();
     }
@@ -134,13 +134,12 @@ class Parser {
     // Refuse a bad value here, where its place is known.
     const ConfigKey* config_key = FindConfigKey(key);
     if (config_key->field()->cpp_type() == FieldDescriptor::CPPTYPE_STRING && first.type != Tokenizer::TYPE_STRING) {
-      return absl::InvalidArgumentError(absl::StrCat(Place(name_, first.line, first.column), "\"", key,
-                                                     "\" is a text: write it in quotes"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(Place(name_, first.line, first.column), "\"", key, "\" is a text: write it in quotes"));
     }
     proto::Config scratch;
     if (absl::Status status = SetConfigValue(*config_key, value, &scratch); !status.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Place(name_, first.line, first.column), status.message()));
+      return absl::InvalidArgumentError(absl::StrCat(Place(name_, first.line, first.column), status.message()));
     }
     assignments_.push_back({config_key, std::move(value), name.line + 1, name.column + 1});
     return absl::OkStatus();
@@ -149,7 +148,7 @@ class Parser {
   const absl::string_view name_;
   FirstError errors_;
   google::protobuf::io::ArrayInputStream input_;
-  mutable Tokenizer tokens_;   // its accessors are not const
+  mutable Tokenizer tokens_;  // its accessors are not const
   std::map<std::string, int> lines_;
   std::vector<ConfigAssignment> assignments_;
 };

@@ -4,8 +4,8 @@
 //   node { scheduler: "10.0.0.1:7700"  lease_ms: 3s }
 //   job { name: "mnist"  mode: ssp  optimizer { kind: "adam" rate: 0.001 } }   # a comment
 //
-// Not protobuf's own parser, because a proto3 message cannot tell "fusion_bytes: 0" from an absent key, and its errors do
-// not know the nearest key.
+// Not protobuf's own parser, because a proto3 message cannot tell "fusion_bytes: 0" from an absent key, and its errors
+// do not know the nearest key.
 #pragma once
 
 #include <string>
@@ -20,8 +20,8 @@ namespace sluice {
 
 struct ConfigAssignment {
   const ConfigKey* key;
-  std::string text;       // what SetConfigValue takes
-  int line = 0;           // from 1
+  std::string text;  // what SetConfigValue takes
+  int line = 0;      // from 1
   int column = 0;
 };
 

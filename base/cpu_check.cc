@@ -12,7 +12,8 @@ absl::Status MissingCpuFeatures(const std::vector<std::string>& missing) {
   }
   return absl::FailedPreconditionError(
       "this processor lacks " + names +
-      ", which Sluice's builds use (x86-64-v3: Intel Haswell or AMD Zen and later; in a virtual machine pass the host's "
+      ", which Sluice's builds use (x86-64-v3: Intel Haswell or AMD Zen and later; in a virtual machine pass the "
+      "host's "
       "CPU model through). Run on such a machine, or build with another --copt=-march in .bazelrc");
 }
 

@@ -1,7 +1,7 @@
 // Sums in a documented, fixed order, so that every machine and every implementation gets the same bits.
 //
-// The tree: elements are cut into blocks of 4096. In a block, lane l (0 to 15) adds the elements with index % 16 == l in
-// order, in fp64. The lanes are folded 8-4-2-1 (lane l += lane l+8, then +4, +2, +1). Block sums are added in order.
+// The tree: elements are cut into blocks of 4096. In a block, lane l (0 to 15) adds the elements with index % 16 == l
+// in order, in fp64. The lanes are folded 8-4-2-1 (lane l += lane l+8, then +4, +2, +1). Block sums are added in order.
 #pragma once
 
 #include <algorithm>

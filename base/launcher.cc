@@ -33,8 +33,8 @@ absl::StatusOr<LaunchInfo> ReadLauncher(const Environment& environment, std::str
   const std::string dmlc_role = Text(environment, "DMLC_ROLE");
   if (!dmlc_role.empty() && !role.empty() && dmlc_role != role) {
     return absl::FailedPreconditionError(absl::StrCat("this is the ", std::string(role), ", but DMLC_ROLE says \"",
-                                                      dmlc_role.substr(0, 80), "\": start sluice-", dmlc_role.substr(0, 80),
-                                                      " there, or unset DMLC_ROLE"));
+                                                      dmlc_role.substr(0, 80), "\": start sluice-",
+                                                      dmlc_role.substr(0, 80), " there, or unset DMLC_ROLE"));
   }
 
   SLUICE_ASSIGN_OR_RETURN(const std::optional<int> rank, Number(environment, "RANK"));

@@ -20,9 +20,9 @@
 namespace sluice {
 
 struct LauncherValue {
-  std::string key;        // of the configuration
+  std::string key;  // of the configuration
   std::string text;
-  std::string variable;   // where it comes from
+  std::string variable;  // where it comes from
 };
 
 struct LaunchInfo {

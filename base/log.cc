@@ -48,7 +48,7 @@ void StderrLog::Write(LogLevel level, absl::string_view component, absl::string_
   for (size_t done = 0; done < line.size();) {
     const ssize_t n = write(STDERR_FILENO, line.data() + done, line.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;   // nowhere to complain
+    if (n <= 0) return;  // nowhere to complain
     done += static_cast<size_t>(n);
   }
 }

@@ -1,7 +1,7 @@
 // Leveled logging, one line an entry: "2024-05-01T12:00:00.123456Z W server-0] text".
 //
-// A Logger is a small value that its owner holds and hands on; it writes to a sink. The one sink of a process is stderr,
-// whose level is set once at start (node.log_level); tests and embedded clusters bring sinks of their own.
+// A Logger is a small value that its owner holds and hands on; it writes to a sink. The one sink of a process is
+// stderr, whose level is set once at start (node.log_level); tests and embedded clusters bring sinks of their own.
 #pragma once
 
 #include <atomic>
@@ -28,8 +28,8 @@ class LogSink {
   virtual void Write(LogLevel level, absl::string_view component, absl::string_view text) = 0;
 };
 
-// Each entry is one write(2) to stderr, so lines of threads and processes do not mix. Line breaks in the text become "\n",
-// bytes below 32 "?": what a peer sent cannot forge a line.
+// Each entry is one write(2) to stderr, so lines of threads and processes do not mix. Line breaks in the text become
+// "\n", bytes below 32 "?": what a peer sent cannot forge a line.
 class StderrLog final : public LogSink {
  public:
   static StderrLog* Get();
@@ -46,17 +46,26 @@ std::string FormatLogLine(int64_t unix_ns, LogLevel level, absl::string_view com
 
 class Logger {
  public:
-  explicit Logger(std::string component, LogSink* sink = StderrLog::Get()) : component_(std::move(component)), sink_(sink) {}
+  explicit Logger(std::string component, LogSink* sink = StderrLog::Get())
+      : component_(std::move(component)), sink_(sink) {}
 
   // Arguments as of absl::StrCat; nothing is formatted for a level that nobody wants.
   template <typename... Args>
-  void Debug(const Args&... args) const { Log(LogLevel::kDebug, args...); }
+  void Debug(const Args&... args) const {
+    Log(LogLevel::kDebug, args...);
+  }
   template <typename... Args>
-  void Info(const Args&... args) const { Log(LogLevel::kInfo, args...); }
+  void Info(const Args&... args) const {
+    Log(LogLevel::kInfo, args...);
+  }
   template <typename... Args>
-  void Warn(const Args&... args) const { Log(LogLevel::kWarn, args...); }
+  void Warn(const Args&... args) const {
+    Log(LogLevel::kWarn, args...);
+  }
   template <typename... Args>
-  void Error(const Args&... args) const { Log(LogLevel::kError, args...); }
+  void Error(const Args&... args) const {
+    Log(LogLevel::kError, args...);
+  }
 
  private:
   template <typename... Args>
@@ -81,8 +90,8 @@ class LogLimit {
   const TimeNs interval_;
   bool any_ = false;
   TimeNs last_ = 0;
-  uint64_t pending_ = 0;     // held back since the last allowed one
-  uint64_t held_back_ = 0;   // of the last allowed one
+  uint64_t pending_ = 0;    // held back since the last allowed one
+  uint64_t held_back_ = 0;  // of the last allowed one
 };
 
 }  // namespace sluice

@@ -2,13 +2,15 @@
 //
 //   struct ServerMetrics {
 //     Counter refused{{"sluice_server_refused_total", "Pushes that were refused", "pushes"}};
-//     Histogram step{{"sluice_server_round_seconds", "First contribution to applied", "seconds"}, ExponentialBuckets(1e-4, 4, 10)};
+//     Histogram step{{"sluice_server_round_seconds", "First contribution to applied", "seconds"},
+//                    ExponentialBuckets(1e-4, 4, 10)};
 //   };
 //   registry.Add({&metrics.refused, &metrics.step});
 //   registry.AddSampler([&](MetricSamples* out) { out->Counter(kRoundsApplied, published.Get().rounds_applied); });
 //
-// Updates are single relaxed atomic operations and never wait, so loop threads may make them. What a loop keeps in plain
-// structs (ServerCoreStats…) it hands over by Published<T>, and a sampler turns it into metrics on the scrape's thread.
+// Updates are single relaxed atomic operations and never wait, so loop threads may make them. What a loop keeps in
+// plain structs (ServerCoreStats…) it hands over by Published<T>, and a sampler turns it into metrics on the scrape's
+// thread.
 #pragma once
 
 #include <atomic>
@@ -26,7 +28,7 @@ namespace sluice {
 struct MetricInfo {
   std::string name;
   std::string help;
-  std::string unit;   // for people: "bytes", "seconds", "rounds"
+  std::string unit;  // for people: "bytes", "seconds", "rounds"
 };
 
 using MetricLabels = std::vector<std::pair<std::string, std::string>>;
@@ -37,9 +39,9 @@ struct MetricSample {
   MetricKind kind = MetricKind::kGauge;
   MetricInfo info;
   MetricLabels labels;
-  double value = 0;                       // counters and gauges
-  std::vector<double> bounds;             // histograms: upper bounds, rising; one more bucket lies above the last
-  std::vector<uint64_t> buckets;          // not cumulative; bounds.size() + 1
+  double value = 0;               // counters and gauges
+  std::vector<double> bounds;     // histograms: upper bounds, rising; one more bucket lies above the last
+  std::vector<uint64_t> buckets;  // not cumulative; bounds.size() + 1
   double sum = 0;
 };
 
@@ -90,7 +92,7 @@ std::vector<double> ExponentialBuckets(double first, double factor, int count);
 
 class Histogram final : public Metric {
  public:
-  Histogram(MetricInfo info, std::vector<double> bounds);   // bounds must rise
+  Histogram(MetricInfo info, std::vector<double> bounds);  // bounds must rise
   void Observe(double value);
   void Sample(MetricSamples* out) const override;
 
@@ -113,8 +115,8 @@ class MetricsRegistry {
  private:
   const MetricLabels common_;
   mutable std::mutex mutex_;
-  std::vector<const Metric*> metrics_;                              // guarded by mutex_
-  std::vector<std::function<void(MetricSamples*)>> samplers_;       // guarded by mutex_
+  std::vector<const Metric*> metrics_;                         // guarded by mutex_
+  std::vector<std::function<void(MetricSamples*)>> samplers_;  // guarded by mutex_
 };
 
 // A copy of a loop's plain statistics for other threads. Set it now and then (each tick), not per message.
@@ -132,7 +134,7 @@ class Published {
 
  private:
   mutable std::mutex mutex_;
-  T value_{};   // guarded by mutex_
+  T value_{};  // guarded by mutex_
 };
 
 }  // namespace sluice

@@ -42,7 +42,7 @@ class Collector : public prometheus::Collectable {
 
   std::vector<prometheus::MetricFamily> Collect() const override {
     std::vector<prometheus::MetricFamily> families;
-    std::map<std::string, size_t> index;   // samples of one name form one family
+    std::map<std::string, size_t> index;  // samples of one name form one family
     for (const MetricSample& sample : registry_->Collect()) {
       const auto [it, fresh] = index.emplace(sample.info.name, families.size());
       if (fresh) {
@@ -64,16 +64,16 @@ class Collector : public prometheus::Collectable {
 
 struct MetricsHttp::Impl {
   std::shared_ptr<Collector> collector;
-  std::unique_ptr<prometheus::Exposer> exposer;   // destroyed first: ends the threads that collect
+  std::unique_ptr<prometheus::Exposer> exposer;  // destroyed first: ends the threads that collect
 };
 
 absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(const std::string& host, int port,
                                                                 const MetricsRegistry* registry) {
-  const std::string address = absl::StrCat(absl::StrContains(host, ':') && host[0] != '[' ? absl::StrCat("[", host, "]") : host,
-                                           ":", port);
+  const std::string address =
+      absl::StrCat(absl::StrContains(host, ':') && host[0] != '[' ? absl::StrCat("[", host, "]") : host, ":", port);
   auto impl = std::make_unique<Impl>();
   impl->collector = std::make_shared<Collector>(registry);
-  try {   // prometheus-cpp reports by exceptions; they end here
+  try {  // prometheus-cpp reports by exceptions; they end here
     impl->exposer = std::make_unique<prometheus::Exposer>(address, 1);
     impl->exposer->RegisterCollectable(impl->collector);
     const std::vector<int> ports = impl->exposer->GetListeningPorts();

@@ -1,5 +1,5 @@
-// Shows a registry to Prometheus over HTTP, path /metrics. Unencrypted and without a password: it binds to the address of
-// node.listen, which is loopback unless told otherwise.
+// Shows a registry to Prometheus over HTTP, path /metrics. Unencrypted and without a password: it binds to the address
+// of node.listen, which is loopback unless told otherwise.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,8 @@ namespace sluice {
 class MetricsHttp {
  public:
   // port 0 = any. `registry` must outlive the result.
-  static absl::StatusOr<std::unique_ptr<MetricsHttp>> Start(const std::string& host, int port, const MetricsRegistry* registry);
+  static absl::StatusOr<std::unique_ptr<MetricsHttp>> Start(const std::string& host, int port,
+                                                            const MetricsRegistry* registry);
   ~MetricsHttp();
 
   int port() const { return port_; }

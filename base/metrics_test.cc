@@ -19,7 +19,9 @@ using ::testing::HasSubstr;
 
 TEST(Metrics, CountersAddUpOverThreads) {
   Counter counter{{"c_total", "", ""}};
-  std::thread other([&] { for (int i = 0; i < 1000; ++i) counter.Add(2); });
+  std::thread other([&] {
+    for (int i = 0; i < 1000; ++i) counter.Add(2);
+  });
   for (int i = 0; i < 1000; ++i) counter.Add();
   other.join();
   EXPECT_EQ(counter.value(), 3000u);

@@ -38,7 +38,7 @@ TEST(Signals, ComeOutOfTheDescriptor) {
 TEST(CpuCheck, NamesWhatIsMissing) {
   EXPECT_TRUE(MissingCpuFeatures({}).ok());
   EXPECT_THAT(std::string(MissingCpuFeatures({"AVX2", "F16C"}).message()), HasSubstr("lacks AVX2, F16C"));
-  EXPECT_TRUE(CheckCpu().ok());   // this test itself is built for x86-64-v3
+  EXPECT_TRUE(CheckCpu().ok());  // this test itself is built for x86-64-v3
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ std::string Quoted(const std::string& text) {
 }
 
 int64_t RealTimeNs() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 // Nanoseconds as microseconds with three decimals, exactly.
@@ -64,8 +65,9 @@ TraceTrack* Tracer::AddTrack(std::string name) {
 std::string Tracer::ToJson() const {
   std::lock_guard<std::mutex> lock(mutex_);
   const uint32_t pid = options_.pid != 0 ? options_.pid : static_cast<uint32_t>(getpid());
-  std::string json = absl::StrCat("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":",
-                                  pid, ",\"tid\":0,\"args\":{\"name\":", Quoted(options_.process), "}}");
+  std::string json = absl::StrCat(
+      "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":", pid,
+      ",\"tid\":0,\"args\":{\"name\":", Quoted(options_.process), "}}");
   for (const auto& track : tracks_) {
     absl::StrAppend(&json, ",\n{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":", pid, ",\"tid\":", track->number_,
                     ",\"args\":{\"name\":", Quoted(track->name_), "}}");
@@ -75,10 +77,11 @@ std::string Tracer::ToJson() const {
       const TraceTrack::Slot& slot = track->slots_[i % size];
       const char* name = slot.name.load(std::memory_order_acquire);
       const TimeNs begin = slot.begin.load(std::memory_order_acquire), end = slot.end.load(std::memory_order_acquire);
-      const TraceArgs args = {slot.tensor.load(std::memory_order_acquire), slot.partition.load(std::memory_order_acquire),
+      const TraceArgs args = {slot.tensor.load(std::memory_order_acquire),
+                              slot.partition.load(std::memory_order_acquire),
                               slot.round.load(std::memory_order_acquire), slot.rank.load(std::memory_order_acquire)};
       const bool wait = slot.wait.load(std::memory_order_acquire);
-      if (track->started_.load(std::memory_order_relaxed) > i + size) continue;   // overtaken while it was read
+      if (track->started_.load(std::memory_order_relaxed) > i + size) continue;  // overtaken while it was read
 
       std::string about;
       const auto add = [&about](const char* key, uint64_t value) {
@@ -87,15 +90,17 @@ std::string Tracer::ToJson() const {
       if (args.tensor != kTraceNone) add("tensor", args.tensor);
       if (args.partition != kTraceNone) add("partition", args.partition), add("round", args.round);
       if (args.rank != kTraceNone) add("rank", args.rank);
-      const std::string head = absl::StrCat("\"name\":", Quoted(name), ",\"cat\":\"sluice\",\"pid\":", pid, ",\"tid\":", track->number_);
+      const std::string head =
+          absl::StrCat("\"name\":", Quoted(name), ",\"cat\":\"sluice\",\"pid\":", pid, ",\"tid\":", track->number_);
       if (wait) {
         // Overlapping spans are asynchronous events; the id pairs begin and end.
         const std::string id = absl::StrCat(",\"id2\":{\"local\":\"", track->number_, ".", i, "\"}");
-        absl::StrAppend(&json, ",\n{\"ph\":\"b\",", head, id, ",\"ts\":", Microseconds(begin + offset_ns_), ",\"args\":{", about, "}}",
-                        ",\n{\"ph\":\"e\",", head, id, ",\"ts\":", Microseconds(end + offset_ns_), "}");
+        absl::StrAppend(&json, ",\n{\"ph\":\"b\",", head, id, ",\"ts\":", Microseconds(begin + offset_ns_),
+                        ",\"args\":{", about, "}}", ",\n{\"ph\":\"e\",", head, id,
+                        ",\"ts\":", Microseconds(end + offset_ns_), "}");
       } else {
-        absl::StrAppend(&json, ",\n{\"ph\":\"X\",", head, ",\"ts\":", Microseconds(begin + offset_ns_), ",\"dur\":",
-                        Microseconds(end - begin), ",\"args\":{", about, "}}");
+        absl::StrAppend(&json, ",\n{\"ph\":\"X\",", head, ",\"ts\":", Microseconds(begin + offset_ns_),
+                        ",\"dur\":", Microseconds(end - begin), ",\"args\":{", about, "}}");
       }
     }
   }

@@ -1,9 +1,10 @@
 // A trace of every partition's way (fuse, encode, queue, send, aggregate, reply, decode) in the Chrome/Perfetto format.
 //
-// A thread that traces owns a TraceTrack: a ring of fixed size, so tracing never allocates and never waits, and a long run
-// keeps its newest events. Without --trace there are no tracks and a TraceTrack* is null: the helpers below test for that.
-// Times are wall-clock microseconds: the offset between the steady clock and CLOCK_REALTIME is measured once at start, so
-// the files of processes on one host (or on hosts with synchronised clocks) line up. deploy/trace_merge joins such files.
+// A thread that traces owns a TraceTrack: a ring of fixed size, so tracing never allocates and never waits, and a long
+// run keeps its newest events. Without --trace there are no tracks and a TraceTrack* is null: the helpers below test
+// for that. Times are wall-clock microseconds: the offset between the steady clock and CLOCK_REALTIME is measured once
+// at start, so the files of processes on one host (or on hosts with synchronised clocks) line up. deploy/trace_merge
+// joins such files.
 #pragma once
 
 #include <atomic>
@@ -33,9 +34,13 @@ class TraceTrack {
 
   // For the owning thread. `name` must be a literal (its address is kept).
   // Work: this thread was busy; such events of one track nest.
-  void Work(const char* name, TimeNs begin, TimeNs end, const TraceArgs& args = {}) { Add(name, begin, end, args, false); }
+  void Work(const char* name, TimeNs begin, TimeNs end, const TraceArgs& args = {}) {
+    Add(name, begin, end, args, false);
+  }
   // Wait: something was in a queue or on its way meanwhile; such events overlap freely.
-  void Wait(const char* name, TimeNs begin, TimeNs end, const TraceArgs& args = {}) { Add(name, begin, end, args, true); }
+  void Wait(const char* name, TimeNs begin, TimeNs end, const TraceArgs& args = {}) {
+    Add(name, begin, end, args, true);
+  }
 
  private:
   friend class Tracer;
@@ -52,18 +57,18 @@ class TraceTrack {
   const std::string name_;
   const uint32_t number_;
   std::vector<Slot> slots_;
-  std::atomic<uint64_t> started_{0};    // events whose writing began
-  std::atomic<uint64_t> finished_{0};   // events that are complete
+  std::atomic<uint64_t> started_{0};   // events whose writing began
+  std::atomic<uint64_t> finished_{0};  // events that are complete
 };
 
 class Tracer {
  public:
   struct Options {
-    std::string process;                 // "server 0"; shown beside the pid
-    const Clock* clock = nullptr;        // the clock whose times the events carry
-    int64_t unix_ns = 0;                 // the wall clock at this moment; 0 = read CLOCK_REALTIME
-    uint32_t pid = 0;                    // 0 = getpid()
-    size_t events_per_track = 1 << 16;   // 56 bytes each
+    std::string process;                // "server 0"; shown beside the pid
+    const Clock* clock = nullptr;       // the clock whose times the events carry
+    int64_t unix_ns = 0;                // the wall clock at this moment; 0 = read CLOCK_REALTIME
+    uint32_t pid = 0;                   // 0 = getpid()
+    size_t events_per_track = 1 << 16;  // 56 bytes each
   };
   explicit Tracer(Options options);
 
@@ -76,9 +81,9 @@ class Tracer {
 
  private:
   const Options options_;
-  const int64_t offset_ns_;   // wall clock minus clock
+  const int64_t offset_ns_;  // wall clock minus clock
   mutable std::mutex mutex_;
-  std::vector<std::unique_ptr<TraceTrack>> tracks_;   // guarded by mutex_
+  std::vector<std::unique_ptr<TraceTrack>> tracks_;  // guarded by mutex_
 };
 
 // Adds a Work event for its own life time; nothing at all without a track.

@@ -94,8 +94,8 @@ def _read_events(path):
 
 def query(expression, *options):
     """Labels of a query, sorted; [] if the query has no answer."""
-    found = subprocess.run(["bazel", "query", "--keep_going"] + list(options) + [expression], capture_output=True, text=True,
-                           stdin=subprocess.DEVNULL)
+    found = subprocess.run(["bazel", "query", "--keep_going"] + list(options) + [expression], capture_output=True,
+                           text=True, stdin=subprocess.DEVNULL)
     return sorted(line for line in found.stdout.split() if line.startswith("//"))
 
 

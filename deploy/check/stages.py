@@ -39,7 +39,7 @@ class Result:
         self.skipped.append((what, why))
 
     def count(self, done, targets, labels, cases=False):
-        """Counts one result for each of the labels that were asked for; with `cases`, one for each case of a Python test."""
+        """Counts one result for each label that was asked for; with `cases`, one for each case of a Python test."""
         for label in labels:
             status, log = targets.get(label, ("NOT RUN", None))
             if status == "PASSED":
@@ -92,14 +92,14 @@ def build(result):
 
 def unit(result):
     labels = _tests("//...", without=SYSTEM_TAGS)
-    done, targets = bazel("test", ["--keep_going", "--build_tests_only", "--test_output=summary"] + labels, result.log(),
-                          result.limit)
+    done, targets = bazel("test", ["--keep_going", "--build_tests_only", "--test_output=summary"] + labels,
+                          result.log(), result.limit)
     result.count(done, targets, labels)
 
 
 def simulation(result):
     """Every seed is a run of the whole cluster; both cores take their share of the seeds."""
-    seeds = 200 if result.quick else 2000
+    seeds = 500 if result.quick else 10000
     done, _ = bazel("build", ["//tests/sim"], result.log("build"), result.limit)
     if done.code != 0:
         return result.fail("the build of //tests/sim", done.tail())
@@ -107,14 +107,16 @@ def simulation(result):
     jobs = max(1, min(os.cpu_count() or 1, 8))
     bounds = [seeds * i // jobs for i in range(jobs + 1)]
     logs = [result.log(str(i + 1)) for i in range(jobs)]
+
+    def share(i):
+        return run([program, "--seeds", "%d-%d" % (bounds[i] + 1, bounds[i + 1])], logs[i], result.limit)
+
     with futures.ThreadPoolExecutor(jobs) as pool:
-        runs = list(pool.map(lambda i: run([program, "--seeds", "%d-%d" % (bounds[i] + 1, bounds[i + 1])], logs[i], result.limit),
-                             range(jobs)))
-    for done in runs:
-        if done.code != 0:
-            return result.fail("%d seeds%s" % (seeds, " (ended after %d s)" % done.seconds if done.code is None else ""),
-                               "\n".join(d.tail(10) for d in runs))
-    result.ok()
+        runs = list(pool.map(share, range(jobs)))
+    if all(done.code == 0 for done in runs):
+        return result.ok()
+    ended = " (ended after %d s)" % runs[0].seconds if any(done.code is None for done in runs) else ""
+    result.fail("%d seeds%s" % (seeds, ended), "\n".join(done.tail(10) for done in runs))
 
 
 # Themes of tests/e2e that kill processes in mid-run.
@@ -125,8 +127,8 @@ def _system(result, labels):
     if not labels:
         return result.skip(result.name, "no test of this tree is of the kind")
     # One at a time: they start whole clusters, and wait for real processes.
-    done, targets = bazel("test", ["--keep_going", "--test_output=summary", "--local_test_jobs=1"] + labels, result.log(),
-                          result.limit)
+    done, targets = bazel("test", ["--keep_going", "--test_output=summary", "--local_test_jobs=1"] + labels,
+                          result.log(), result.limit)
     result.count(done, targets, labels, cases=True)
 
 
@@ -180,16 +182,17 @@ def fuzz(result):
 def _sanitized(result, config, labels, env):
     if not labels:
         return result.skip(config, "no test qualifies")
-    done, targets = bazel("test", CONFIGS[config] + ["--keep_going", "--test_timeout=300", "--build_tests_only", "--test_output=summary",
-                                                     "--test_env=" + env] + labels, result.log(config), result.limit)
+    options = ["--keep_going", "--test_timeout=300", "--build_tests_only", "--test_output=summary", "--test_env=" + env]
+    done, targets = bazel("test", CONFIGS[config] + options + labels, result.log(config), result.limit)
     result.count(done, targets, labels)
 
 
 # Where threads of ours meet, or memory is shared: whatever runs an event loop. Cores and numerics have no thread.
-THREADED = ("tests(//...) intersect rdeps(//..., //transport/loop + //transport/shm/... + //base:log + //base:metrics + "
-            "//base:trace)")
+THREADED = ("tests(//...) intersect rdeps(//..., //transport/loop + //transport/shm/... + //base:log + //base:metrics "
+            "+ //base:trace)")
 # What reads bytes of strangers or of files, and what writes to memory by computed addresses.
-READERS = "(wire|hello|codec|compression|config|idx|csv|libsvm|data|snapshot|reassembler|receiver|shm|hostile|conformance).*_test$"
+READERS = ("(wire|hello|codec|compression|config|idx|csv|libsvm|data|snapshot|reassembler|receiver|shm|hostile|"
+           "conformance).*_test$")
 
 
 def sanitizers(result):

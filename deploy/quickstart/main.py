@@ -1,4 +1,4 @@
-"""Trains Fashion-MNIST with a Sluice cluster on this machine, once a codec (the part of ./quickstart after the build)."""
+"""The part of ./quickstart after the build: trains Fashion-MNIST with a cluster on this machine, once a codec."""
 
 import argparse
 import json
@@ -17,8 +17,8 @@ CODECS = ("none", "int8", "topk:0.01")
 LIMIT_SECONDS = 1800
 
 # Chosen so that 0.885 is no luck. Test accuracy over seeds 1, 2, 3 at 12 epochs: none .8905 .8896 .8916,
-# int8 .8905 .8907 .8899, topk:0.01 .8923 .8919 .8911. Momentum on the servers would cost top-k a point: what the residual
-# delays arrives as if it were new.
+# int8 .8905 .8907 .8899, topk:0.01 .8923 .8919 .8911. Momentum on the servers would cost top-k a point: what the
+# residual delays arrives as if it were new.
 BATCH = 32
 MODEL = ["--model=mlp", "--hidden=256", "--batch=%d" % BATCH, "--seed=1"]
 OPTIMIZER = {"kind": "sgd", "rate": "0.3", "schedule": "cosine", "final_rate": "0.001", "weight_decay": "0.0001"}
@@ -57,8 +57,8 @@ def run(options, codec):
             os.remove(stale)
 
     with Cluster(options.binaries, FOLDER, label) as cluster:
-        cluster.start("scheduler", "scheduler", ["--node.port=0", "--node.port_file=" + path("port"), "--node.exit_when_done",
-                                                 "--node.servers=%d" % options.servers])
+        cluster.start("scheduler", "scheduler", ["--node.port=0", "--node.port_file=" + path("port"),
+                                                 "--node.exit_when_done", "--node.servers=%d" % options.servers])
         port = cluster.wait_for_file(path("port"), "scheduler").split()[0]
         common = ["--node.scheduler=127.0.0.1:" + port]
         for s in range(options.servers):
@@ -108,7 +108,8 @@ def main():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     os.makedirs(FOLDER, exist_ok=True)
     runs = []
-    print("Fashion-MNIST with 1 scheduler, %d servers and %d workers, %d epochs" % (options.servers, options.workers, options.epochs))
+    print("Fashion-MNIST with 1 scheduler, %d servers and %d workers, %d epochs" %
+          (options.servers, options.workers, options.epochs))
     try:
         for codec in [options.codec] if options.codec else CODECS:
             runs.append(run(options, codec))

@@ -41,9 +41,10 @@ class Progress:
             return
         ratio = record["push_raw_bytes"] / max(1, record["push_wire_bytes"])
         accuracy = record["test_accuracy"] if end_of_epoch else record.get("accuracy", 0.0)
-        text = "  %-10s epoch %2d/%d  loss %.4f  %s accuracy %.4f  step %6.2f ms  pushed %10s  pulled %10s  ratio %6.1f" % (
-            self._codec, record["epoch"], self._epochs, record["loss"], "test" if end_of_epoch else "    ", accuracy,
-            record["step_ms"], size(record["push_wire_bytes"]), size(record["pull_wire_bytes"]), ratio)
+        form = "  %-10s epoch %2d/%d  loss %.4f  %s accuracy %.4f  step %6.2f ms  pushed %10s  pulled %10s  ratio %6.1f"
+        text = form % (self._codec, record["epoch"], self._epochs, record["loss"], "test" if end_of_epoch else "    ",
+                       accuracy, record["step_ms"], size(record["push_wire_bytes"]), size(record["pull_wire_bytes"]),
+                       ratio)
         if self._terminal:
             sys.stdout.write("\r\x1b[2K" + text)
         else:
@@ -63,8 +64,8 @@ def table(runs):
     rows = [head]
     for run in runs:
         share = "%.2f %%" % (100.0 * run["wire_bytes_push"] / base) if base else "-"
-        rows.append((run["codec"], "%.4f" % run["test_accuracy"], "%.1f" % run["seconds"], size(run["wire_bytes_push"]), share,
-                     size(run["wire_bytes_pull"]), str(run["steps"])))
+        rows.append((run["codec"], "%.4f" % run["test_accuracy"], "%.1f" % run["seconds"],
+                     size(run["wire_bytes_push"]), share, size(run["wire_bytes_pull"]), str(run["steps"])))
     widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
     lines = ["  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)
                        for i, (cell, width) in enumerate(zip(row, widths))) for row in rows]
