@@ -10,7 +10,7 @@ namespace sluice::server {
 namespace {
 
 constexpr uint64_t kKeptExactBytes = 256 << 20;
-constexpr size_t kPieceElements = 16 << 10;   // 64 KiB of the sum and as much of the payload: within L2
+constexpr size_t kPieceElements = 4 << 10;   // 16 KiB of the sum: within L1 from the addition to the check
 
 }  // namespace
 
@@ -38,9 +38,9 @@ absl::Status RoundReducer::Add(uint32_t rank, const compression::Codec* codec, t
   held_.emplace(rank, Held{codec, std::move(payload)});
   while (!held_.empty() && held_.begin()->first < floor) {
     const uint32_t next = held_.begin()->first;
-    const Held held = std::move(held_.begin()->second);   // its memory goes back to the pool at the end of this turn
+    Held held = std::move(held_.begin()->second);
     held_.erase(held_.begin());
-    SLUICE_RETURN_IF_ERROR(Consume(next, held, last && held_.empty()));
+    SLUICE_RETURN_IF_ERROR(Consume(next, std::move(held), last && held_.empty()));
   }
   return absl::OkStatus();
 }
@@ -48,46 +48,65 @@ absl::Status RoundReducer::Add(uint32_t rank, const compression::Codec* codec, t
 absl::Status RoundReducer::Raise(uint32_t floor) {
   while (!held_.empty() && held_.begin()->first < floor) {
     const uint32_t rank = held_.begin()->first;
-    const Held held = std::move(held_.begin()->second);
+    Held held = std::move(held_.begin()->second);
     held_.erase(held_.begin());
-    SLUICE_RETURN_IF_ERROR(Consume(rank, held, /*last=*/false));
+    SLUICE_RETURN_IF_ERROR(Consume(rank, std::move(held), /*last=*/false));
   }
   return absl::OkStatus();
 }
 
-absl::Status RoundReducer::Consume(uint32_t rank, const Held& held, bool last) {
+absl::Status RoundReducer::Consume(uint32_t rank, Held held, bool last) {
   added_.push_back(rank);
   if (held.codec == nullptr) return absl::OkStatus();
   if (order_ == proto::ORDER_EXACT) {
     if (exact_ == nullptr) exact_ = exact_pool_->Get(elements_);
     return exact_->Add(*held.codec, held.payload.bytes());
   }
-  const bool first = sum_ == nullptr;
-  if (first) {
+  const bool plain = held.codec->id() == compression::CodecId::kNone;
+  const bool first = sum_ == nullptr && lent_.codec == nullptr;
+  if (first && plain && !last && held.payload.by_reference()) {
+    lent_ = std::move(held);
+    return absl::OkStatus();
+  }
+  if (sum_ == nullptr) {
     SLUICE_ASSIGN_OR_RETURN(sum_, blocks_->Get(elements_));
   }
-  const std::span<float> sum = sum_->values();
-  if (last && held.codec->id() == compression::CodecId::kNone) return AddLast(held, first, sum);
-  return first ? held.codec->Decode(held.payload.bytes(), sum) : held.codec->DecodeAdd(held.payload.bytes(), sum);
+  if (plain && (last || lent_.codec != nullptr)) return AddPlain(held, first, last);
+  if (const Held lent = std::exchange(lent_, {}); lent.codec != nullptr) {
+    SLUICE_RETURN_IF_ERROR(lent.codec->Decode(lent.payload.bytes(), sum_->values()));
+  }
+  return first ? held.codec->Decode(held.payload.bytes(), sum_->values())
+               : held.codec->DecodeAdd(held.payload.bytes(), sum_->values());
 }
 
-absl::Status RoundReducer::AddLast(const Held& held, bool first, std::span<float> sum) {
-  const ConstBytes bytes = held.payload.bytes();
-  const bool divide = reduction_ == proto::REDUCTION_MEAN && added_.size() > 1;
+absl::Status RoundReducer::AddPlain(const Held& held, bool first, bool last) {
+  const Held lent = std::exchange(lent_, {});
+  const std::span<float> sum = sum_->values();
+  const bool divide = last && reduction_ == proto::REDUCTION_MEAN && added_.size() > 1;
   for (size_t begin = 0; begin < sum.size(); begin += kPieceElements) {
     const std::span<float> piece = sum.subspan(begin, std::min(kPieceElements, sum.size() - begin));
-    const ConstBytes part = bytes.subspan(begin * sizeof(float), piece.size_bytes());
-    SLUICE_RETURN_IF_ERROR(first ? held.codec->Decode(part, piece) : held.codec->DecodeAdd(part, piece));
+    const auto part = [&](const Held& of) {
+      return of.payload.bytes().subspan(begin * sizeof(float), piece.size_bytes());
+    };
+    if (lent.codec != nullptr) {
+      AddBytes(part(lent), part(held), piece);
+    } else {
+      SLUICE_RETURN_IF_ERROR(first ? held.codec->Decode(part(held), piece) : held.codec->DecodeAdd(part(held), piece));
+    }
     if (divide) Divide(piece, static_cast<float>(added_.size()));
-    finite_ = finite_ && compression::FirstNonfinite(piece) == piece.size();
+    if (last) finite_ = finite_ && compression::FirstNonfinite(piece) == piece.size();
   }
-  finished_ = true;
+  finished_ = last;
   return absl::OkStatus();
 }
 
 absl::StatusOr<Reduced> RoundReducer::Finish() {
   const uint32_t contributors = std::max<uint32_t>(1, static_cast<uint32_t>(added_.size()));
   Reduced reduced;
+  if (const Held lent = std::exchange(lent_, {}); lent.codec != nullptr) {   // the others had nothing to add
+    SLUICE_ASSIGN_OR_RETURN(sum_, blocks_->Get(elements_));
+    SLUICE_RETURN_IF_ERROR(lent.codec->Decode(lent.payload.bytes(), sum_->values()));
+  }
   reduced.sum = std::move(sum_);
   if (exact_ != nullptr) {
     SLUICE_ASSIGN_OR_RETURN(reduced.sum, blocks_->Get(elements_));
@@ -105,6 +124,7 @@ absl::StatusOr<Reduced> RoundReducer::Finish() {
 void RoundReducer::Discard() {
   held_.clear();
   sum_.reset();
+  lent_ = {};
   if (exact_ != nullptr) exact_pool_->Put(std::move(exact_));
   exact_.reset();
   added_.clear();

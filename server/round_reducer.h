@@ -9,8 +9,9 @@
 // fast   Added on arrival.
 // With rank and fast the first contribution is assigned, not added to zeros (server/math/reduce.h): the sum grows in the
 // block that becomes the aggregate, without a copy. Memory is held only while a round is open.
-// The last contribution, if it is plain fp32, is added, divided and checked in pieces that stay in the cache: one pass over
-// memory in place of three, the same bits.
+// What is plain fp32 is taken in pieces that stay in the cache, the same bits with fewer passes over memory: the last
+// contribution is added, divided and checked in one; and a first one that the sender lends (shared memory) waits for the
+// second, so that their sum is written without a copy of the first.
 #pragma once
 
 #include <cstdint>
@@ -69,8 +70,8 @@ class RoundReducer {
     const compression::Codec* codec = nullptr;
     transport::Payload payload;
   };
-  absl::Status Consume(uint32_t rank, const Held& held, bool last);
-  absl::Status AddLast(const Held& held, bool first, std::span<float> sum);
+  absl::Status Consume(uint32_t rank, Held held, bool last);
+  absl::Status AddPlain(const Held& held, bool first, bool last);
 
   const proto::Order order_;
   const proto::Reduction reduction_;
@@ -79,9 +80,10 @@ class RoundReducer {
   ExactPool* const exact_pool_;
 
   std::map<uint32_t, Held> held_;     // order rank: early ones
-  BlockPtr sum_;                      // rank, fast: null until the first payload
+  BlockPtr sum_;                      // rank, fast: null until the first payload (and while it is lent_)
+  Held lent_;                         // rank, fast: the first payload, plain and by reference, waits for the second
   std::unique_ptr<RoundSum> exact_;   // exact
-  bool finished_ = false;             // AddLast has divided and checked the sum,
+  bool finished_ = false;             // AddPlain has divided and checked the sum,
   bool finite_ = true;                // and found this
   std::vector<uint32_t> added_;
 };

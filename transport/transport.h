@@ -70,12 +70,15 @@ struct EndpointLimits {
 class Payload {
  public:
   Payload() = default;
-  Payload(ConstBytes bytes, std::shared_ptr<const void> owner) : bytes_(bytes), owner_(std::move(owner)) {}
+  Payload(ConstBytes bytes, std::shared_ptr<const void> owner, bool by_reference = false)
+      : bytes_(bytes), owner_(std::move(owner)), by_reference_(by_reference) {}
   ConstBytes bytes() const { return bytes_; }
   const std::byte* data() const { return bytes_.data(); }
   size_t size() const { return bytes_.size(); }
+  // The bytes lie in the sender's memory: to hold them costs the receiver nothing. (They count in no pool.)
+  bool by_reference() const { return by_reference_; }
   // Keeps the memory alive for a part of it, e.g. one frame of a batch.
-  Payload Slice(ConstBytes part) const { return Payload(part, owner_); }
+  Payload Slice(ConstBytes part) const { return Payload(part, owner_, by_reference_); }
   Payload(Payload&&) = default;
   Payload& operator=(Payload&&) = default;
   Payload(const Payload&) = delete;
@@ -84,6 +87,7 @@ class Payload {
  private:
   ConstBytes bytes_;
   std::shared_ptr<const void> owner_;  // null: the bytes lie in the receiver's own slot
+  bool by_reference_ = false;
 };
 
 class Handler {

@@ -160,7 +160,7 @@ absl::Status ShmLink::OnReference(const Descriptor& descriptor) {
   }
   if (reader_->Advance()) Wake();
   std::shared_ptr<const void> owner(new ReferenceOwner{weak_from_this(), descriptor.token, std::move(mapping)});
-  Deliver(header, Payload(bytes, std::move(owner)));
+  Deliver(header, Payload(bytes, std::move(owner), /*by_reference=*/true));
   return absl::OkStatus();
 }
 
