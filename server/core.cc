@@ -92,7 +92,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
       return;
     }
     it->second->OnPlan(plan);
-    for (const auto& [link, state] : links_) CheckUid(link, state.hello);
+    for (const auto& [link, state] : links_) CheckPeer(link, state.hello);
     Settle();
   }
 
@@ -141,7 +141,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
     if (peers_.OnUp(link)) {
       for (auto& [number, job] : jobs_) job->OnPeerUp(link);
     }
-    CheckUid(link, peer);
+    CheckPeer(link, peer);
   }
 
   void OnDown(LinkId link, const absl::Status& reason) override {
@@ -259,14 +259,13 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
     return it != links_.end() && !it->second.ended;
   }
 
-  // A worker of an earlier job that had this number would find another job's partitions.
-  void CheckUid(LinkId link, const Hello& peer) {
-    if (peer.role != PeerRole::kWorker || peer.job_uid == 0) return;
+  // Refuses who does not belong to the job as the plan knows it. The plan of a job that is not known yet may still come:
+  // its workers are looked at again then.
+  void CheckPeer(LinkId link, const Hello& peer) {
+    if (peer.role != PeerRole::kWorker) return;
     const auto it = jobs_.find(peer.job);
-    if (it == jobs_.end() || it->second->uid() == 0 || it->second->uid() == peer.job_uid) return;
-    endpoint_->Close(link, absl::FailedPreconditionError(
-                               absl::StrCat("job ", peer.job, " is another one now: the scheduler was started anew; "
-                                            "start the worker again")));
+    if (it == jobs_.end()) return;
+    if (const absl::Status status = it->second->CheckWorker(peer); !status.ok()) endpoint_->Close(link, status);
   }
 
   void AskForPlan(LinkId link, const FrameHeader& request) {

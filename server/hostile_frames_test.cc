@@ -52,6 +52,24 @@ FrameHeader WildFrame(PhiloxRandom& random, std::vector<std::byte>* payload) {
   return h;
 }
 
+// A fresh link whose HELLO names a rank that the job does not have, or another job of this number, was told "connected".
+TEST(HelloTest, AStrangerIsRefusedByItsHello) {
+  CoreHarness s;
+  const proto::Plan plan = PlanBuilder("").Server("s0").Tensor("w", {8}).plan;
+  transport::Hello early{.role = transport::PeerRole::kWorker, .job = 1, .job_uid = 77, .index = 9, .incarnation = 10};
+  s.core->OnUp(100, early);   // before the plan nobody can tell
+  EXPECT_FALSE(s.endpoint.closed.contains(100));
+  s.Start(plan);
+  ASSERT_TRUE(s.endpoint.closed.contains(100));
+  EXPECT_EQ(s.endpoint.closed.at(100).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(s.endpoint.closed.at(100).message().find("rank 9 in job 1"), std::string_view::npos);
+  transport::Hello other{.role = transport::PeerRole::kWorker, .job = 1, .job_uid = 78, .index = 0, .incarnation = 10};
+  s.core->OnUp(101, other);
+  ASSERT_TRUE(s.endpoint.closed.contains(101));
+  EXPECT_EQ(s.endpoint.closed.at(101).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_FALSE(s.endpoint.closed.contains(1)) << "rank 0 belongs to the job";
+}
+
 TEST_P(HostileFramesTest, TwoGoodRanksGoOnBesideABadOne) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);

@@ -50,6 +50,19 @@ void Job::Fail(const absl::Status& why) {
   if (error_.ok()) error_ = why;
 }
 
+absl::Status Job::CheckWorker(const transport::Hello& hello) const {
+  if (hello.job_uid != 0 && uid_ != 0 && hello.job_uid != uid_) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", number_,
+                                                      " is another one now: the scheduler was started anew; start the "
+                                                      "worker again"));
+  }
+  if (!context_.workers.empty() && hello.index >= context_.workers.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", hello.index, " in job ", number_, " of ",
+                                                   context_.workers.size(), " workers"));
+  }
+  return absl::OkStatus();   // an older life learns of it by the answer to its first push (step 2b)
+}
+
 bool Job::Recognise(LinkId link, const FrameHeader& request, Partition** partition) {
   if (request.plan_version > context_.plan_version) env_.host->RequestPlan(number_);
   if (!error_.ok()) {

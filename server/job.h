@@ -73,6 +73,9 @@ class Job {
 
   void OnPlan(const proto::Plan& plan);   // a newer one
 
+  // Whether whoever connects as a worker is one of this job's: of this job's uid, and a rank of it.
+  absl::Status CheckWorker(const transport::Hello& hello) const;
+
   // StreamReceiver::Owner, for frames of this job.
   transport::StreamReceiver::Admission Admit(LinkId link, const FrameHeader& push);
   bool Urgent(const FrameHeader& push) const;
