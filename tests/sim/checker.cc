@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "tests/sim/error_feedback.h"
 #include "tests/sim/reference.h"
 #include "transport/wire.h"
 
@@ -51,11 +52,9 @@ class Checker {
     SLUICE_RETURN_IF_ERROR(Collect());
     SLUICE_RETURN_IF_ERROR(CheckOnce());
     SLUICE_RETURN_IF_ERROR(CheckComplete());
-    if (bsp()) {
-      SLUICE_RETURN_IF_ERROR(CheckWhole());
-      return ReplayBsp();
-    }
-    return ReplayAsync();
+    if (bsp()) SLUICE_RETURN_IF_ERROR(CheckWhole());
+    SLUICE_RETURN_IF_ERROR(bsp() ? ReplayBsp() : ReplayAsync());
+    return CheckFeedback();
   }
 
  private:
@@ -139,6 +138,26 @@ class Checker {
       for (uint64_t round = 0; round < steps_; ++round)
         for (uint32_t rank = 0; rank < config_.workers(); ++rank)
           if (!applied_.contains({p, round, rank})) return Found(Where(p, round), " has nothing of rank ", rank);
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckFeedback() {
+    std::map<PushKey, bool> skipped;
+    for (const Round* round : rounds_)
+      for (const uint32_t rank : round->contributors)
+        skipped[{round->partition, round->round, rank}] = round->skipped;
+    ErrorFeedback feedback(history_.plan);
+    for (const Event& event : history_.events) {
+      const auto* e = std::get_if<Encoded>(&event);
+      if (e == nullptr) continue;
+      const PushKey key{e->partition, e->round, e->rank};
+      const Contribution& taken = *contributions_.at(key);
+      const bool broadcast = (taken.flags & transport::kFlagAssign) != 0 ||
+                             ((taken.flags & transport::kFlagEmpty) != 0 &&
+                              (taken.flags & transport::kFlagNonfinite) == 0);
+      if (const absl::Status status = feedback.Check(*e, broadcast, skipped.at(key)); !status.ok())
+        return Found(Where(key), ", life ", e->incarnation, ": ", std::string(status.message()));
+    }
     return absl::OkStatus();
   }
 

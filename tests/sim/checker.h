@@ -15,6 +15,7 @@ namespace sluice::sim {
 //   whole     under BSP a round has all ranks, and all partitions of a step have one verdict
 //   bits      the reference agrees about verdict, rate, value, reply and what the workers got
 //   bound     under SSP no answer came earlier than the bound allows
+//   feedback  each payload is the encoding of the gradient and the residual that the pushes before it have left
 absl::Status CheckHistory(const History& history, uint64_t steps);
 
 // A run under faults against the one without: the same payloads and values in every round, bit for bit.

@@ -210,6 +210,13 @@ TEST_F(CheckerTest, OneBitOfAPull) {
   Finds("pulled partition 0 after 2 rounds: element 0");
 }
 
+TEST_F(CheckerTest, AResidualThatWasLost) {
+  const size_t i =
+      Find<Encoded>([](const Encoded& e) { return e.partition == 1 && e.round == 2 && e.rank == 1; });
+  for (float& g : At<Encoded>(i).gradient) g += 0.01f;
+  Finds("partition 1 round 2 of rank 1, life 1: the payload is not the encoding of the gradient");
+}
+
 TEST_F(CheckerTest, AnAnswerBeyondTheBoundOfSsp) {
   Scenario scenario = Plain();
   scenario.steps = 12;

@@ -71,6 +71,9 @@ class Cluster {
       network_.set_faults({});
       network_.RunFor(kSettle);
       for (const auto& server : servers_) outcome_.status.Update(server->CheckIdle());
+      if (network_.stats().changed_while_lent > 0 && scenario_.style != OpStyle::kInPlace)
+        outcome_.status.Update(absl::InternalError(
+            absl::StrCat(network_.stats().changed_while_lent, " payloads were written to while they were lent")));
     }
     for (const auto& worker : workers_) outcome_.trainers.push_back(worker->state());
     outcome_.network = network_.stats();

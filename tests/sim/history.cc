@@ -71,8 +71,8 @@ void ServerRecorder::OnRound(const server::RoundRecord& r) {
 
 void WorkerRecorder::OnEncoded(uint32_t partition, uint64_t round, uint16_t codec, std::span<const float> gradient,
                                ConstBytes payload) {
-  (void)gradient;
-  history_->events.push_back(Encoded{rank_, incarnation_, partition, round, codec, Copy(payload)});
+  history_->events.push_back(
+      Encoded{rank_, incarnation_, partition, round, codec, Copy(gradient), Copy(payload)});
 }
 
 void WorkerRecorder::OnResult(uint32_t partition, uint64_t round, std::span<const float> value) {

@@ -21,6 +21,7 @@ struct Encoded {
   uint32_t rank, incarnation, partition;
   uint64_t round;
   uint16_t codec;
+  std::vector<float> gradient;  // empty: a push of nothing
   Bytes payload;
 };
 

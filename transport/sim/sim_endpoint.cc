@@ -231,14 +231,21 @@ void SimEndpoint::Send(LinkId link, const FrameHeader& header, ConstBytes payloa
   network_->Schedule(own.last_sent - network_->Now(), [connection, side, frame, bytes, finish] {
     End& own = connection->end[side];
     if (own.endpoint == nullptr) return;
+    SimNetwork* const network = connection->network;
     own.queued -= bytes;
     if (own.was_full && own.queued * 2 < own.endpoint->limits_.max_queued_bytes) {
       own.was_full = false;
       own.endpoint->handler_->OnWritable(own.id);
     }
     if (frame->by_reference || own.endpoint == nullptr) return;  // by reference: sent when the receiver drops it
+    // Some completions come late, as after a zero-copy send: perhaps behind the answer to what was sent.
     frame->Read();
-    finish();
+    const bool late = network->random_.Chance(0.1);
+    if (late) {
+      network->Schedule(3 * network->RandomDelay(), finish);
+    } else {
+      finish();
+    }
   });
   std::shared_ptr<const void> owner;  // by reference: keeps the sender's memory, and OnSent comes when it goes
   if (by_reference) {
@@ -277,6 +284,8 @@ void SimEndpoint::Send(LinkId link, const FrameHeader& header, ConstBytes payloa
 
 void SimEndpoint::Sent(const std::shared_ptr<Connection>& connection, int from, const std::shared_ptr<Frame>& frame) {
   frame->let_go = true;
+  if (!frame->by_reference && !std::equal(frame->copy.begin(), frame->copy.end(), frame->lent.begin()))
+    ++network_->stats_.changed_while_lent;
   handler_->OnSent(connection->end[from].id, frame->cookie);
 }
 
@@ -310,7 +319,7 @@ void SimEndpoint::Deliver(const std::shared_ptr<Connection>& connection, int to,
   if (header->slot == 0 || bytes == 0) {
     Payload payload;
     if (frame->by_reference) {
-      payload = Payload(frame->lent, owner);
+      payload = Payload(frame->lent, owner, /*by_reference=*/true);
     } else if (bytes > 0) {
       const auto copy = std::make_shared<const std::vector<std::byte>>(frame->copy);
       payload = Payload(*copy, copy);

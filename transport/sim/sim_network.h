@@ -38,6 +38,9 @@ struct SimFaults {
 struct SimStats {
   uint64_t events = 0, frames = 0, dropped = 0, duplicated = 0, resets = 0, connects = 0, refused = 0;
   uint64_t closed_slot_drops = 0, messages = 0;
+  // Payloads that were not the same at OnSent as when they were read: the sender wrote to lent memory (or an answer
+  // landed in it, where a caller gave one piece of memory for both).
+  uint64_t changed_while_lent = 0;
 };
 
 // One end of a control channel.

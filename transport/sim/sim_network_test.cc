@@ -145,6 +145,7 @@ TEST(SimNetworkTest, LentBytesAreReadLateButNeverAfterOnSent) {
   }
   EXPECT_GT(early, 50);
   EXPECT_LT(early, 150);
+  EXPECT_EQ(pair.network.stats().changed_while_lent + static_cast<uint64_t>(early), 200u);
 }
 
 TEST(SimNetworkTest, SlotsAreWrittenAtDeliveryAndClosedOnesDropFrames) {

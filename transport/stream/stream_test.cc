@@ -273,6 +273,7 @@ Outcome RunCluster(uint64_t seed, const Shape& shape) {
   EXPECT_EQ(outcome.stats.waiting, 0u);
   EXPECT_LE(outcome.stats.pool_peak, shape.receiver.pool_bytes);
   outcome.network = network.stats();
+  EXPECT_EQ(outcome.network.changed_while_lent, 0u);
   return outcome;
 }
 

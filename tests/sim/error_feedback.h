@@ -1,0 +1,43 @@
+// What workers should have sent: replays each rank's gradients with a residual of its own keeping and compares payloads.
+//
+// With g the gradient, e the residual, r the rate of the push's round and k the rate that e was kept at:
+//   p = g + clamp(k / r, 0.1, 10) e, payload = encode(p), e' = p - decode(payload), k' = r
+// e' and k' hold from the next round on, unless the step was skipped. A zero rate scales nothing and keeps k. A life that
+// goes on from a snapshot begins with what the rounds before it have left. The bytes are made by the product's encoders
+// (which have tests against slow ones of their own), without their error feedback.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "compression/codec.h"
+#include "tests/sim/history.h"
+
+namespace sluice::sim {
+
+class ErrorFeedback {
+ public:
+  explicit ErrorFeedback(const proto::Plan& plan);
+
+  // In the order of the history. skipped: nothing of the round was applied.
+  absl::Status Check(const Encoded& push, bool broadcast, bool skipped);
+
+ private:
+  struct Residual {
+    std::vector<float> e;   // empty: none yet
+    float kept_at = 0;
+    uint64_t steps = 0;     // gradient rounds of this rank so far
+  };
+
+  const proto::JobConfig config_;
+  std::unique_ptr<compression::Codec> codec_;
+  // (rank, partition, round) -> what there is at its beginning.
+  std::map<std::tuple<uint32_t, uint32_t, uint64_t>, Residual> before_;
+};
+
+}  // namespace sluice::sim
