@@ -1,7 +1,10 @@
 #include "scheduler/plan_builder.h"
 
 #include <algorithm>
+#include <map>
 #include <queue>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +17,59 @@ const std::string& Dtype(const proto::TensorSpec& spec) {
   static const std::string* const fp32 = new std::string("fp32");
   return spec.dtype().empty() ? *fp32 : spec.dtype();
 }
+
+// Where the next partition goes: by the bytes of lanes, then of their servers, then of the lane's shards.
+class Loads {
+ public:
+  explicit Loads(const proto::Plan& plan) {
+    std::map<std::pair<uint32_t, uint32_t>, size_t> index;  // by server, lane
+    for (int i = 0; i < plan.shards_size(); ++i) {
+      const proto::ShardInfo& shard = plan.shards(i);
+      const auto [it, is_new] = index.emplace(std::pair(shard.server(), shard.lane()), lanes_.size());
+      Server& server = servers_[shard.server()];
+      if (is_new) {
+        lanes_.push_back({.server = shard.server(), .bytes = 0, .shards = {}});
+        server.lanes.push_back(it->second);
+      }
+      lanes_[it->second].bytes += shard.bytes();
+      lanes_[it->second].shards.emplace(shard.bytes(), i);
+      server.bytes += shard.bytes();
+    }
+    for (size_t lane = 0; lane < lanes_.size(); ++lane) order_.insert(Key(lane));
+  }
+
+  // The shard for so many bytes. There must be one.
+  int Place(uint64_t bytes) {
+    Lane& lane = lanes_[std::get<2>(*order_.begin())];
+    Server& server = servers_[lane.server];
+    for (const size_t i : server.lanes) order_.erase(Key(i));
+    const auto [load, shard] = lane.shards.top();
+    lane.shards.pop();
+    lane.shards.emplace(load + bytes, shard);
+    lane.bytes += bytes;
+    server.bytes += bytes;
+    for (const size_t i : server.lanes) order_.insert(Key(i));
+    return shard;
+  }
+
+ private:
+  using Load = std::pair<uint64_t, int>;  // bytes, shard
+  struct Lane {
+    uint32_t server = 0;
+    uint64_t bytes = 0;
+    std::priority_queue<Load, std::vector<Load>, std::greater<Load>> shards;
+  };
+  struct Server {
+    uint64_t bytes = 0;
+    std::vector<size_t> lanes;
+  };
+  using LaneKey = std::tuple<uint64_t, uint64_t, size_t>;  // the lane's bytes, its server's, its index
+  LaneKey Key(size_t lane) const { return {lanes_[lane].bytes, servers_.at(lanes_[lane].server).bytes, lane}; }
+
+  std::vector<Lane> lanes_;  // in the order of their first shards
+  std::map<uint32_t, Server> servers_;
+  std::set<LaneKey> order_;
+};
 
 }  // namespace
 
@@ -93,17 +149,13 @@ void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* pl
   tensor->mutable_spec()->set_dtype(Dtype(spec));
   tensor->set_first_partition(first);
 
-  using Load = std::pair<uint64_t, int>;  // bytes, shard
-  std::priority_queue<Load, std::vector<Load>, std::greater<Load>> least;
-  for (int i = 0; i < plan->shards_size(); ++i) least.emplace(plan->shards(i).bytes(), i);
+  Loads loads(*plan);
   for (uint64_t begin = 0; begin < elements; begin += chunk) {
     const uint64_t size = std::min(chunk, elements - begin);
-    const auto [bytes, shard] = least.top();
-    least.pop();
+    const int shard = loads.Place(4 * size);
     tensor->add_partition_elements(size);
     tensor->add_partition_shard(static_cast<uint32_t>(shard));
-    plan->mutable_shards(shard)->set_bytes(bytes + 4 * size);
-    least.emplace(bytes + 4 * size, shard);
+    plan->mutable_shards(shard)->set_bytes(plan->shards(shard).bytes() + 4 * size);
   }
   for (proto::WorkerInfo& worker : *plan->mutable_workers())
     while (worker.out_from_round_size() > 0 && worker.out_from_round_size() < static_cast<int>(CountPartitions(*plan)))

@@ -33,7 +33,9 @@ absl::Status SameSpec(const proto::TensorSpec& known, uint32_t known_rank, const
 absl::Status CheckRoom(const proto::Plan& plan, const std::vector<uint64_t>& elements);
 
 // Appends a tensor that CheckSpec and CheckRoom accepted: partitions of config.partition_bytes (the last one shorter),
-// each on the shard with the fewest bytes, of equals on the first. Ranks that are out of the job are out of it too.
+// each on the lane with the fewest bytes, of equals on that whose server has the fewest, of equals on the first; there
+// on the shard with the fewest bytes, of equals on the first. (Shards alone would not do: while most are empty, the next
+// empty one may lie beside the largest.) Ranks that are out of the job are out of it too.
 void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* plan);
 
 uint32_t CountPartitions(const proto::Plan& plan);

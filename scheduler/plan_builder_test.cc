@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 
 #include "base/philox.h"
 #include "gmock/gmock.h"
@@ -74,8 +75,21 @@ TEST(AddTensor, CutsAndPlacesLikeTheObviousWay) {
       for (int p = 0; p < tensor.partition_elements_size(); ++p) {
         const uint64_t size = std::min<uint64_t>(left, partition_bytes / 4);
         ASSERT_EQ(tensor.partition_elements(p), size);
-        const size_t least = std::min_element(bytes.begin(), bytes.end()) - bytes.begin();
-        ASSERT_EQ(tensor.partition_shard(p), least);
+        std::map<std::pair<uint32_t, uint32_t>, uint64_t> lanes;
+        std::map<uint32_t, uint64_t> servers;
+        for (int s = 0; s < plan.shards_size(); ++s) {
+          lanes[{plan.shards(s).server(), plan.shards(s).lane()}] += bytes[s];
+          servers[plan.shards(s).server()] += bytes[s];
+        }
+        // Lanes are counted as PlaceShards deals them: by number, then by server.
+        const auto load = [&](int s) {
+          const uint32_t server = plan.shards(s).server(), lane = plan.shards(s).lane();
+          return std::tuple(lanes.at({server, lane}), servers.at(server), lane, server, bytes[s]);
+        };
+        int least = 0;
+        for (int s = 1; s < plan.shards_size(); ++s)
+          if (load(s) < load(least)) least = s;
+        ASSERT_EQ(tensor.partition_shard(p), static_cast<uint32_t>(least));
         bytes[least] += 4 * size;
         left -= size;
       }
@@ -84,6 +98,16 @@ TEST(AddTensor, CutsAndPlacesLikeTheObviousWay) {
     }
     ASSERT_EQ(CountPartitions(plan), first);
     for (int s = 0; s < plan.shards_size(); ++s) ASSERT_EQ(plan.shards(s).bytes(), bytes[s]);
+  }
+}
+
+// Weight, bias, weight, bias: shards dealt in turn would put both weights on one server and both biases on the other.
+TEST(AddTensor, TwoLargeTensorsWithSmallOnesBetweenLieOnTwoServers) {
+  for (const int lanes : {1, 2, 4}) {
+    proto::Plan plan = MakePlan({lanes, lanes}, 0, 1 << 20);
+    for (const uint64_t n : {10000, 10, 10000, 10}) AddTensor(Spec({n}), n, &plan);
+    const auto server = [&](int t) { return plan.shards(plan.tensors(t).partition_shard(0)).server(); };
+    EXPECT_NE(server(0), server(2)) << lanes << " lanes";
   }
 }
 
