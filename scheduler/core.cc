@@ -1,6 +1,7 @@
 #include "scheduler/core.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -135,6 +136,7 @@ void CoreImpl::OnTick() {
   // time.
   if (now - last_tick_ > lease() / 2) no_loss_before_ = std::max(no_loss_before_, now + lease());
   last_tick_ = now;
+  for (auto& [number, job] : jobs_) SettleLeaves(job);  // first: who has said that it leaves is not lost
   CheckLeases();
   unsettled_ = true;
   Settle();
@@ -147,15 +149,18 @@ absl::Status CoreImpl::Commit(Changes changes) {
   changes.emplace_back(kMetaKey, meta_.SerializeAsString());
   events_.AppendChanges(&changes);
   const absl::Status status = store_->Write(changes);
+  store_status_ = status;
   if (status.ok()) {
     events_.Written();
+    if (std::exchange(store_error_open_, false)) Note("state_recovered", "", "the state file can be written again");
     return status;
   }
   const TimeNs now = clock_->Now();
   if (store_error_noted_ == 0 || now - store_error_noted_ >= kStoreErrorEvery) {
     store_error_noted_ = now;
+    store_error_open_ = true;
     Note("state_error", "", absl::StrCat(status.message(), "; membership cannot change until this is cured, the data "
-                                         "plane goes on, writing is tried again"));
+                                         "plane goes on, requests wait, writing is tried again"));
   }
   return status;
 }
@@ -166,7 +171,10 @@ absl::Status CoreImpl::CommitJob(JobState& job, proto::JobRecord next) {
     plan->set_why(Why(next));
   meta_.set_plan_version(meta_.plan_version() + 1);
   plan->set_version(meta_.plan_version());
-  SLUICE_RETURN_IF_ERROR(Commit({{JobKey(plan->job()), next.SerializeAsString()}}));
+  if (absl::Status status = Commit({{JobKey(plan->job()), next.SerializeAsString()}}); !status.ok()) {
+    meta_.set_plan_version(meta_.plan_version() - 1);
+    return status;
+  }
   job.record = std::move(next);
   job.plan_unsent = true;
   unsettled_ = true;
@@ -226,14 +234,14 @@ void CoreImpl::Detach(SessionId session) {
     std::erase_if(job.tensors, [&](const PendingTensors& pending) { return pending.session == session; });
     for (auto& [name, waits] : job.barriers)
       std::erase_if(waits, [&](const auto& wait) { return wait.second.session == session; });
+    for (auto& [rank, leave] : job.leaves)
+      if (leave.session == session) leave.session = 0;
   }
   parked_.erase(session);
   sessions_.erase(it);
 }
 
 void CoreImpl::Settle() {
-  // A job whose first worker could not be written: as if it had never come.
-  std::erase_if(jobs_, [](const auto& entry) { return entry.second.plan().version() == 0; });
   // Each pass may start or end jobs, which opens places and answers requests. Passes only ever advance states, so this
   // ends; the bound is there for a store that fails in the middle.
   for (int pass = 0; pass < 8 && unsettled_; ++pass) {

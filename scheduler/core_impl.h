@@ -11,7 +11,8 @@
 //   1. a handler copies the job's record and changes the copy;
 //   2. CommitJob gives the copy's plan the next version and writes it (with new events) in one transaction;
 //   3. only then the copy becomes the state, and messages that depend on it are sent.
-// If the write fails nothing has changed: the requester is told, or the tick comes to the same decision again.
+// If the write fails nothing has changed, and no number is used up: a registration is refused for now (the member comes
+// again), a request stays pending, and the tick comes to the same decision again until it can be written.
 //
 // What a restart forgets (streams, heartbeats, acknowledgements, who waits at a barrier) comes back by itself: members
 // register again and repeat their unanswered requests.
@@ -74,11 +75,18 @@ struct BarrierWait {
   uint64_t sequence = 0;
 };
 
+// Of a stream that has ended meanwhile (session 0) too: what it said still holds, and nobody would say it again.
+struct PendingLeave {
+  SessionId session = 0;
+  proto::Leave message;
+};
+
 struct JobState {
   proto::JobRecord record;
   std::vector<Live> workers;                                          // by rank
   std::vector<PendingTensors> tensors;                                // in order of arrival
   std::map<std::string, std::map<uint32_t, BarrierWait>> barriers;    // name, rank
+  std::map<uint32_t, PendingLeave> leaves;                            // by rank; not written yet
   std::map<std::string, uint64_t> released;                           // barrier name: all sequences below
   std::map<std::string, uint32_t> tensor_ids;                         // by name, of record.plan
   bool plan_unsent = false;                                           // FORMING: sent by the tick
@@ -201,6 +209,7 @@ class CoreImpl final : public SchedulerCore {
   void OnRegisterTensors(SessionId session, const proto::RegisterTensors& message);
   void OnBarrier(SessionId session, const proto::BarrierEnter& message);
   void OnLeave(SessionId session, const proto::Leave& message);
+  void SettleLeaves(JobState& job);
   absl::Status LeaveJob(JobState& job, uint32_t rank, const proto::Leave& message);
   absl::Status AddTensorsOf(const PendingTensors& pending, const JobState& job, proto::JobRecord* next,
                             std::map<std::string, uint32_t>* ids) const;
@@ -231,7 +240,9 @@ class CoreImpl final : public SchedulerCore {
   bool unsettled_ = false;                       // something changed that Settle should look at
   TimeNs last_tick_;
   TimeNs no_loss_before_;                        // one lease after the start, or after this process itself stood still
-  TimeNs store_error_noted_ = 0;
+  absl::Status store_status_;                    // of the last write
+  TimeNs store_error_noted_ = 0;                 // when; 0: never
+  bool store_error_open_ = false;                // noted, and not cured since
   uint32_t reports_ = 0;                         // numbers of ReportState
   bool shutdown_sent_ = false;
 };

@@ -77,6 +77,7 @@ std::string CoreImpl::Why(const proto::JobRecord& record) const {
 }
 
 void CoreImpl::SettleJob(JobState& job) {
+  SettleLeaves(job);
   if (job.plan().state() == proto::JOB_FORMING) SettleForming(job);
   if (job.plan().state() == proto::JOB_RUNNING) SettleRunning(job);
   if (job.ended()) RejectPending(job);

@@ -68,7 +68,7 @@ void CoreImpl::CheckLeases() {
     if (job.ended()) continue;
     for (uint32_t rank = 0; rank < job.workers.size() && !job.ended(); ++rank) {
       const proto::WorkerInfo& info = job.plan().workers(rank);
-      if (!info.alive() || info.finished() || !expired(job.workers[rank])) continue;
+      if (!info.alive() || info.finished() || job.leaves.count(rank) > 0 || !expired(job.workers[rank])) continue;
       const proto::WorkerRecord& worker = job.record.workers(rank);
       LoseWorker(job, rank,
                  absl::StrCat("rank ", rank, " (", worker.id(), ", ", worker.peer(), ") was lost: nothing heard for ",

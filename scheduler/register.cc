@@ -8,7 +8,8 @@
 //   6. If the holder has a stream, it may still be one that is just being torn down (its process was killed and started
 //      again at once): the newcomer is parked. The end of the stream, or of the lease, leads to 5; two heartbeats of
 //      the holder prove it alive. -> ALREADY_EXISTS
-//   7. The record is written, then Welcome goes out, then the plan. A write that fails: UNAVAILABLE, come again.
+//   7. The record is written, then Welcome goes out, then the plan. A write that fails: UNAVAILABLE, come again; no event
+//      but state_error tells of it, since members come again many times while a disk is full.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -61,7 +62,8 @@ void CoreImpl::OnRegister(SessionId session, const proto::Register& reg) {
 }
 
 void CoreImpl::Refuse(SessionId session, const proto::Register& reg, const absl::Status& status) {
-  Note("refused", Clip(reg.job().name()), absl::StrCat(Who(reg), ": ", status.ToString()));
+  if (!absl::IsUnavailable(status))
+    Note("refused", Clip(reg.job().name()), absl::StrCat(Who(reg), ": ", status.ToString()));
   Close(session, status);
 }
 
@@ -158,8 +160,10 @@ absl::Status CoreImpl::AdmitServer(SessionId session, const proto::Register& reg
     }
   }
   if (!same_life || next.SerializeAsString() != it->second.record.SerializeAsString()) {
-    if (absl::Status status = Commit({{ServerKey(reg.id()), next.SerializeAsString()}}); !status.ok())
+    if (absl::Status status = Commit({{ServerKey(reg.id()), next.SerializeAsString()}}); !status.ok()) {
+      if (!known) meta_.set_members(meta_.members() - 1);
       return absl::UnavailableError(status.message());
+    }
     Note(same_life ? "server_back" : "server_registered", "",
          absl::StrCat("server ", reg.id(), " from ", next.peer(), ", control ", reg.control(), ", ", reg.lanes_size(),
                       " lanes, incarnation ", incarnation));
@@ -202,15 +206,20 @@ absl::Status CoreImpl::AdmitServer(SessionId session, const proto::Register& reg
 void CoreImpl::RegisterWorker(SessionId session, const proto::Register& reg) {
   absl::StatusOr<JobState*> job = JobFor(reg);
   if (!job.ok()) return Refuse(session, reg, job.status());
+  // A job whose first worker was not let in: as if it had never come.
+  const auto refuse = [&](const absl::Status& status) {
+    if ((*job)->plan().version() == 0) jobs_.erase((*job)->plan().job());
+    Refuse(session, reg, status);
+  };
   absl::StatusOr<Place> place = PlaceFor(**job, reg);
-  if (!place.ok()) return Refuse(session, reg, place.status());
+  if (!place.ok()) return refuse(place.status());
   if (place->park) {
     SessionState& state = sessions_.at(session);
     state.parked_for_job = (*job)->plan().job();
     state.parked_for_rank = reg.rank() >= 0 ? reg.rank() : -1;
     return Park(session, reg);
   }
-  if (absl::Status status = AdmitWorker(session, reg, **job, *place); !status.ok()) Refuse(session, reg, status);
+  if (absl::Status status = AdmitWorker(session, reg, **job, *place); !status.ok()) refuse(status);
 }
 
 absl::StatusOr<JobState*> CoreImpl::JobFor(const proto::Register& reg) {
@@ -249,10 +258,9 @@ absl::StatusOr<JobState*> CoreImpl::CreateJob(const proto::JobConfig& config, co
     return absl::FailedPreconditionError(absl::StrCat(
         "there are ", open, " jobs that have not ended, which is the most; `sluicectl status` lists them"));
   JobState job;
-  meta_.set_jobs(meta_.jobs() + 1);
   proto::Plan* plan = job.record.mutable_plan();
-  plan->set_job(meta_.jobs());
-  plan->set_uid(std::max<uint64_t>(1, Mix(random_ ^ Mix(meta_.jobs()))));
+  plan->set_job(meta_.jobs() + 1);
+  plan->set_uid(std::max<uint64_t>(1, Mix(random_ ^ Mix(plan->job()))));
   *plan->mutable_config() = config;
   for (uint32_t rank = 0; rank < config.workers(); ++rank) {
     plan->add_workers()->set_rank(rank);
@@ -262,9 +270,8 @@ absl::StatusOr<JobState*> CoreImpl::CreateJob(const proto::JobConfig& config, co
   job.record.set_creator(Who(reg));
   job.record.set_created_unix_ms(wall_ms_());
   job.counts_as_ended = true;
-  // Written with its first worker (AdmitWorker): a job without workers does not outlive a restart.
-  Note("job_created", config.name(),
-       absl::StrCat("job ", plan->job(), " for ", config.workers(), " workers, configured by ", Who(reg)));
+  // Written with its first worker, which also takes its number and notes it (AdmitWorker): a job without workers does
+  // not outlive a restart.
   const uint32_t number = plan->job();
   return &(jobs_[number] = std::move(job));
 }
@@ -319,6 +326,9 @@ absl::Status CoreImpl::AdmitWorker(SessionId session, const proto::Register& reg
   const bool was_alive = job.plan().workers(place.rank).alive();
   const std::string& peer = sessions_.at(session).peer;
   if (!place.same_life || (!was_alive && !job.ended() && !job.plan().workers(place.rank).finished())) {
+    const proto::MetaRecord before = meta_;
+    const bool first = job.plan().version() == 0;
+    if (first) meta_.set_jobs(job.plan().job());
     proto::JobRecord next = job.record;
     proto::WorkerRecord* worker = next.mutable_workers(place.rank);
     if (!place.same_life) {
@@ -344,9 +354,15 @@ absl::Status CoreImpl::AdmitWorker(SessionId session, const proto::Register& reg
     const char* kind = place.same_life ? "worker_back" : old.member() != 0 ? "worker_replaced" : "worker_registered";
     const std::string text = absl::StrCat("rank ", place.rank, ": ", reg.id(), " from ", peer, ", incarnation ",
                                           worker->incarnation());
-    if (absl::Status status = CommitJob(job, std::move(next)); !status.ok())
+    if (absl::Status status = CommitJob(job, std::move(next)); !status.ok()) {
+      meta_ = before;
       return absl::UnavailableError(status.message());
+    }
+    if (first)
+      Note("job_created", job.name(), absl::StrCat("job ", job.plan().job(), " for ", job.workers.size(),
+                                                   " workers, configured by ", Who(reg)));
     Note(kind, job.name(), text);
+    if (!place.same_life) job.leaves.erase(place.rank);  // said by the life before
   }
 
   Live& live = job.workers[place.rank];

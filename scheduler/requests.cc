@@ -1,5 +1,6 @@
 // What workers ask for: tensors, barriers, leaving. Each is answered by RequestDone, and a worker repeats what it has
-// no answer to after it reconnected: every one is idempotent.
+// no answer to after it reconnected: every one is idempotent. What cannot be written (the disk is full) is not refused:
+// the request stays pending and every tick tries again, so that a full disk costs time and nothing else.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -67,25 +68,19 @@ void CoreImpl::AddPendingTensors(JobState& job) {
     if (!status.ok()) Answer(pending.session, pending.message.request(), status);
     return !status.ok();
   });
-  absl::Status written;
-  if (!added.empty()) written = CommitJob(job, std::move(next));
-  if (written.ok() && !added.empty()) {
+  if (!added.empty()) {
+    if (!CommitJob(job, std::move(next)).ok()) return;  // the next tick comes here again
     Note("tensors", job.name(),
          absl::StrCat(added.size(), " tensors registered, ", job.plan().tensors_size(), " in all, ",
                       CountPartitions(job.plan()), " partitions"));
     job.tensor_ids.insert(added.begin(), added.end());
   }
-  std::erase_if(job.tensors, [&](PendingTensors& pending) {
-    if (pending.version != 0) return false;
-    if (!written.ok()) {
-      Answer(pending.session, pending.message.request(), written);
-      return true;
-    }
+  for (PendingTensors& pending : job.tensors) {
+    if (pending.version != 0) continue;
     pending.version = job.plan().version();
     for (const proto::TensorSpec& spec : pending.message.tensors())
       pending.ids.push_back(job.tensor_ids.at(spec.name()));
-    return false;
-  });
+  }
 }
 
 bool CoreImpl::ServersHave(const JobState& job, uint64_t version) const {
@@ -142,12 +137,12 @@ void CoreImpl::ReleaseBarriers(JobState& job) {
     record.set_job(job.plan().job());
     record.set_name(name);
     record.set_released(sequence + 1);
-    const absl::Status status = Commit({{BarrierKey(record.job(), name), record.SerializeAsString()}});
-    if (status.ok()) job.released[name] = record.released();
+    if (!Commit({{BarrierKey(record.job(), name), record.SerializeAsString()}}).ok()) return;  // at the next tick
+    job.released[name] = record.released();
     std::erase_if(waits, [&](const auto& entry) {
       const BarrierWait& wait = entry.second;
       if (wait.sequence > sequence) return false;
-      Answer(wait.session, wait.request, status);
+      Answer(wait.session, wait.request, absl::OkStatus());
       return true;
     });
   }
@@ -160,7 +155,17 @@ void CoreImpl::OnLeave(SessionId session, const proto::Leave& message) {
   if (state.role != proto::ROLE_WORKER)
     return Answer(session, message.request(), absl::FailedPreconditionError("only workers leave; a server just ends"));
   JobState& job = jobs_.at(state.job);
-  Answer(session, message.request(), LeaveJob(job, state.rank, message));
+  job.leaves[state.rank] = {.session = session, .message = message};
+  SettleLeaves(job);
+}
+
+void CoreImpl::SettleLeaves(JobState& job) {
+  std::erase_if(job.leaves, [&](const auto& entry) {
+    const auto& [rank, leave] = entry;
+    if (!LeaveJob(job, rank, leave.message).ok()) return false;  // not written: the next tick comes here again
+    Answer(leave.session, leave.message.request(), absl::OkStatus());
+    return true;
+  });
 }
 
 absl::Status CoreImpl::LeaveJob(JobState& job, uint32_t rank, const proto::Leave& message) {

@@ -7,6 +7,7 @@ namespace {
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 using RestartTest = CoreHarness;
 
@@ -127,31 +128,96 @@ TEST_F(RestartTest, TheLogIsBounded) {
   EXPECT_LE(store_.records().size(), 2001u);
 }
 
-TEST_F(RestartTest, AFullDiskIsToldToTheRequesterAndWritingGoesOnLater) {
+TEST_F(RestartTest, AFullDiskRefusesNewMembersAndLosesNobody) {
   StartJob();
   store_.set_failure(absl::ResourceExhaustedError("state file /x/state.db: disk is full"));
-  Tensors(worker_[0], 1, {Spec("a", {4})});
-  EXPECT_EQ(peers_[worker_[0]].done(1)->code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
-  EXPECT_THAT(peers_[worker_[0]].done(1)->message(), HasSubstr("/x/state.db"));
-  Leave(worker_[0], 2);
-  EXPECT_EQ(peers_[worker_[0]].done(2)->code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
-  Barrier(worker_[0], 3, "b", 0);
-  Barrier(worker_[1], 3, "b", 0);
-  EXPECT_EQ(peers_[worker_[0]].done(3)->code(), static_cast<int>(absl::StatusCode::kResourceExhausted));
   job_.set_name("k");
   const SessionId late = Connect(WorkerReg("x", 0));
   EXPECT_EQ(peers_[late].closed.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(peers_[late].closed.ToString(), HasSubstr("/x/state.db"));
   Run(8 * kSecond, {server_, worker_[0]});
   EXPECT_TRUE(core_->GetPlan("j")->workers(1).alive());  // could not be written, so it is not so
-  EXPECT_THAT(EventKinds(), Contains("state_error"));
   EXPECT_EQ(core_->GetCluster().jobs_size(), 1);
+  EXPECT_THAT(core_->GetCluster().jobs(0).why(), HasSubstr("/x/state.db"));
 
   store_.set_failure(absl::OkStatus());
   Run(kSecond, {server_, worker_[0]});
   EXPECT_FALSE(core_->GetPlan("j")->workers(1).alive());
-  Barrier(worker_[0], 4, "b", 0);
+  EXPECT_THAT(core_->GetCluster().jobs(0).why(), Not(HasSubstr("/x/state.db")));
   EXPECT_NE(peers_[Connect(WorkerReg("x", 0))].welcome(), nullptr);
+}
+
+// It ran for ever: both workers had been told of the full disk and were gone, and nobody said again that they finished.
+TEST_F(RestartTest, AJobThatFinishesWhileTheDiskIsFullEndsOnceThereIsRoom) {
+  job_.set_on_worker_loss(proto::LOSS_FAIL);  // silence must not be taken for a loss
+  StartJob();
+  store_.set_failure(absl::ResourceExhaustedError("state file /x/state.db: disk is full"));
+  Leave(worker_[0], 1);
+  Leave(worker_[1], 1);
+  Cut(worker_[1]);  // gives up waiting
+  Run(20 * kSecond, {server_, worker_[0]});
+  EXPECT_EQ(peers_[worker_[0]].done(1), nullptr);
+  EXPECT_EQ(core_->GetPlan("j")->state(), proto::JOB_RUNNING);
+
+  store_.set_failure(absl::OkStatus());
+  Run(200 * kMillisecond, {server_, worker_[0]});
+  ASSERT_NE(peers_[worker_[0]].done(1), nullptr);
+  EXPECT_EQ(peers_[worker_[0]].done(1)->code(), 0);
+  EXPECT_EQ(core_->GetPlan("j")->state(), proto::JOB_FINISHED);
+  EXPECT_THAT(EventKinds(), Contains("state_recovered"));
+}
+
+TEST_F(RestartTest, ALeaveThatWaitsForTheDiskDoesNotEndTheLifeThatFollows) {
+  StartJob();
+  store_.set_failure(absl::ResourceExhaustedError("full"));
+  Leave(worker_[1], 1);
+  Cut(worker_[1]);
+  store_.set_failure(absl::OkStatus());
+  const SessionId next = Connect(WorkerReg("w1 again", 1));
+  ASSERT_NE(peers_[next].welcome(), nullptr);
+  Run(kSecond, {server_, worker_[0], next});
+  EXPECT_FALSE(core_->GetPlan("j")->workers(1).finished());
+}
+
+TEST_F(RestartTest, TensorsAndBarriersWaitForAFullDiskAndGoOnByThemselves) {
+  StartJob();
+  store_.set_failure(absl::ResourceExhaustedError("full"));
+  Tensors(worker_[0], 1, {Spec("a", {4})});
+  Barrier(worker_[0], 2, "b", 0);
+  Barrier(worker_[1], 2, "b", 0);
+  Run(kSecond, {server_, worker_[0], worker_[1]});
+  EXPECT_EQ(peers_[worker_[0]].done(1), nullptr);
+  EXPECT_EQ(peers_[worker_[0]].done(2), nullptr);
+  const uint64_t version = core_->GetPlan("j")->version();
+
+  store_.set_failure(absl::OkStatus());
+  Run(200 * kMillisecond, {server_, worker_[0], worker_[1]});
+  Ack(server_);
+  ASSERT_NE(peers_[worker_[0]].done(1), nullptr);
+  EXPECT_THAT(peers_[worker_[0]].done(1)->tensors(), ElementsAre(0));
+  for (const SessionId worker : worker_) {
+    ASSERT_NE(peers_[worker].done(2), nullptr);
+    EXPECT_EQ(peers_[worker].done(2)->code(), 0);
+  }
+  EXPECT_EQ(core_->GetPlan("j")->version(), version + 1);  // failed attempts used none up
+}
+
+TEST_F(RestartTest, RegistrationsThatAFullDiskTurnsAwayLeaveNoEventsAndUseUpNoNumbers) {
+  StartCore();
+  store_.set_failure(absl::ResourceExhaustedError("full"));
+  for (int i = 0; i < 50; ++i) {
+    EXPECT_EQ(peers_[Connect(WorkerReg("w0", 0))].closed.code(), absl::StatusCode::kUnavailable);
+    EXPECT_EQ(peers_[Connect(ServerReg("s0"))].closed.code(), absl::StatusCode::kUnavailable);
+  }
+  EXPECT_THAT(EventKinds(), ElementsAre("scheduler_started", "state_error"));
+
+  store_.set_failure(absl::OkStatus());
+  const SessionId worker = Connect(WorkerReg("w0", 0));
+  ASSERT_NE(peers_[worker].plan(), nullptr);
+  EXPECT_EQ(peers_[worker].plan()->job(), 1u);
+  EXPECT_EQ(peers_[worker].welcome()->member(), 1u);
+  EXPECT_THAT(EventKinds(), ElementsAre("scheduler_started", "state_error", "state_recovered", "job_created",
+                                        "worker_registered"));
 }
 
 TEST_F(RestartTest, NothingIsSentThatWasNotWritten) {

@@ -79,6 +79,8 @@ proto::Cluster CoreImpl::GetCluster() const {
     for (const proto::ShardInfo& shard : job.plan().shards())
       status->set_parameter_bytes(status->parameter_bytes() + shard.bytes());
     std::string why = job.plan().why();
+    if (!job.ended() && !store_status_.ok())
+      absl::StrAppend(&why, why.empty() ? "" : "; ", "changes wait for the state file: ", store_status_.message());
     for (uint32_t rank = 0; rank < job.workers.size(); ++rank) {
       const Live& live = job.workers[rank];
       status->set_workers_alive(status->workers_alive() + (live.session != 0));
