@@ -59,7 +59,7 @@ struct LinkQueue::Impl {
 
   bool BatchDue(const Link& link, TimeNs now) const {
     return !link.batch.empty() &&
-           (options.fusion_cycle == 0 || link.has_control || now >= link.first_at + options.fusion_cycle);
+           (now_due || options.fusion_cycle == 0 || link.has_control || now >= link.first_at + options.fusion_cycle);
   }
 
   void SendBatch(LinkId id, Link& link) {
@@ -147,6 +147,7 @@ struct LinkQueue::Impl {
   std::unordered_map<uint64_t, Lent> lent;                   // by cookie
   std::vector<std::vector<std::byte>> spare;
   std::vector<uint64_t> to_release;
+  bool now_due = false;  // SendBatchesNow
   uint64_t next_message = 1;
   uint64_t next_cookie = kFirstCookie;
 };
@@ -243,6 +244,7 @@ void LinkQueue::Flush() {
     if (!link.batch.empty()) impl_->MarkDirty(id, link);  // waits for its cycle
     impl_->Pump(id, link);  // what does not fit goes on at OnWritable
   }
+  impl_->now_due = false;
   impl_->Release();
 }
 
@@ -271,6 +273,8 @@ void LinkQueue::AttachSender(std::function<void(uint64_t key)> released, std::fu
   impl_->sender_released = std::move(released);
   impl_->before_flush = std::move(before_flush);
 }
+
+void LinkQueue::SendBatchesNow() { impl_->now_due = true; }
 
 TimeNs LinkQueue::NextDeadline() const {
   TimeNs next = std::numeric_limits<TimeNs>::max();

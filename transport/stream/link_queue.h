@@ -50,6 +50,8 @@ class LinkQueue {
   // perhaps from inside the call.
   void Cancel(uint64_t key);
 
+  // The next Flush does not wait for the cycle. For Nagle's rule: nothing is under way, so nothing better will come soon.
+  void SendBatchesNow();
   // Hands fused frames to their links. The owner calls it at the end of each turn (after a burst of events) and on tick.
   void Flush();
   void OnWritable(LinkId link);

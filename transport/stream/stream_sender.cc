@@ -121,12 +121,19 @@ struct StreamSender::Impl {
   void NextAttempt(Push& push) {
     push.interval = options.resend;
     if (!std::exchange(push.begun, false)) return;
+    --begun;
     ++push.header.attempt;
     ++replays;
   }
 
+  void Begin(Push& push) {
+    if (!std::exchange(push.begun, true)) ++begun;
+  }
+
   // Step 1 for what is ready, most urgent first.
   void Pump() {
+    // Company is worth waiting for only while an answer is awaited anyway; a lone small push goes at once.
+    if (begun == 0) queue->SendBatchesNow();
     for (auto& [id, link] : links) {
       while (!link.direct.empty() && endpoint->Writable(id)) {
         Push& push = pushes.at(std::get<2>(*link.direct.begin()));
@@ -144,7 +151,7 @@ struct StreamSender::Impl {
   }
 
   void Announce(Push& push) {
-    push.begun = true;
+    Begin(push);
     FrameHeader header = push.header;
     header.type = FrameType::kAnnounce;
     queue->SendSmall(push.link, header, {});
@@ -152,7 +159,8 @@ struct StreamSender::Impl {
   }
 
   void SendDirect(Push& push) {
-    push.begun = push.slotless = true;
+    Begin(push);
+    push.slotless = true;
     push.asked = false;
     if (push.payload.size() <= options.eager_bytes && !endpoint->ByReference(push.link, push.payload)) {
       queue->SendSmall(push.link, push.header, push.payload);  // copied: nothing to be released
@@ -211,6 +219,7 @@ struct StreamSender::Impl {
   void Remove(uint32_t partition) {
     const auto it = pushes.find(partition);
     Push push = std::move(it->second);
+    if (push.begun) --begun;
     const uint64_t key = std::exchange(push.key, 0);
     Withdraw(push);
     Detach(push);
@@ -311,6 +320,7 @@ struct StreamSender::Impl {
   uint64_t next_key = kSenderKeyBit + 1;
   uint64_t next_serial = 1;
   uint64_t replays = 0;
+  size_t begun = 0;  // pushes of which something was sent: answers that are awaited
 };
 
 StreamSender::StreamSender(Endpoint* endpoint, LinkQueue* queue, const Clock* clock, StreamSenderOptions options,

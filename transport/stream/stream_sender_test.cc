@@ -18,9 +18,10 @@ class StreamSenderTest : public testing::Test {
  protected:
   StreamSenderTest() { Make({.eager_bytes = 4, .resend = 100, .max_announced = 64}); }
 
-  void Make(StreamSenderOptions options) {
+  void Make(StreamSenderOptions options, TimeNs fusion_cycle = 0) {
     sender_.reset();
-    queue_ = std::make_unique<LinkQueue>(&endpoint_, &clock_, LinkQueueOptions{.stripe_bytes = 4},
+    queue_ = std::make_unique<LinkQueue>(&endpoint_, &clock_,
+                                         LinkQueueOptions{.stripe_bytes = 4, .fusion_cycle = fusion_cycle},
                                          [](uint64_t) { ADD_FAILURE() << "a key of nobody"; });
     for (LinkId link = 1; link < 4; ++link) queue_->LinkUp(link);
     sender_ = std::make_unique<StreamSender>(&endpoint_, queue_.get(), &clock_, options,
@@ -100,6 +101,20 @@ TEST_F(StreamSenderTest, Step1ALargePayloadIsAnnouncedWithTheSizesOfThePushToCom
   EXPECT_EQ(last_.header.reply_slot, 77u);
   EXPECT_EQ(last_.header.rank, 2u);
   EXPECT_EQ(last_.header.term, 5u);
+}
+
+// A 4 KiB push-pull over TCP took the whole fusion cycle, with nobody to fuse it with.
+TEST_F(StreamSenderTest, ALoneSmallPushDoesNotWaitForTheCycle) {
+  Make({.eager_bytes = 4, .resend = 1000}, /*fusion_cycle=*/100);
+  Start(7, Text(small_));
+  EXPECT_EQ(Flush(), Lines{"PUSH 7/1"});
+  Start(8, Text(small_));
+  EXPECT_EQ(Flush(), Lines{}) << "an answer is awaited: company may come meanwhile";
+  Start(9, Text(small_));
+  EXPECT_EQ(Tick(100), (Lines{"PUSH 8/1", "PUSH 9/1"}));
+  for (const uint32_t partition : {7u, 8u, 9u}) EXPECT_TRUE(sender_->Finish(partition, 1));
+  Start(7, Text(small_), 1, 0, 2);
+  EXPECT_EQ(Flush(), Lines{"PUSH 7/1"}) << "all were answered";
 }
 
 TEST_F(StreamSenderTest, Step1ASmallPayloadGoesAtOnce) {
