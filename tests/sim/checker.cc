@@ -59,6 +59,17 @@ class Checker {
 
  private:
   bool bsp() const { return config_.mode() == proto::MODE_BSP; }
+  // Rule "rescale": the plan says from which round on a lost rank is out of a partition.
+  // Under SSP and ASP nobody waits, so the others may be through before the plan says so.
+  bool Lost(uint32_t rank) const {
+    return config_.on_worker_loss() == proto::LOSS_RESCALE &&
+           !history_.plan.workers(static_cast<int>(rank)).finished();
+  }
+  bool Counts(uint32_t rank, uint32_t partition, uint64_t round) const {
+    const proto::WorkerInfo& info = history_.plan.workers(static_cast<int>(rank));
+    return static_cast<int>(partition) >= info.out_from_round_size() ||
+           round < info.out_from_round(static_cast<int>(partition));
+  }
 
   absl::Status Collect() {
     if (layout_.empty()) return Found("the history has no partitions");
@@ -126,6 +137,9 @@ class Checker {
     }
     for (const auto& [key, push] : encoded) {
       if (std::get<1>(key) >= steps_) return Found(Where(key), ": a push beyond the last step");
+      // Of a lost rank under SSP and ASP it does not matter how far it came.
+      const bool free = bsp() ? !Counts(push->rank, push->partition, push->round) : Lost(push->rank);
+      if (free && !applied_.contains(key)) continue;
       if (!applied_.contains(key)) return Found(Where(key), ": the push was sent, but never applied: it is lost");
       const Contribution& taken = *contributions_.at(key);
       if (encoded_again_.contains(key) && !Replayable()) continue;
@@ -137,7 +151,7 @@ class Checker {
     for (uint32_t p = 0; p < layout_.size(); ++p)
       for (uint64_t round = 0; round < steps_; ++round)
         for (uint32_t rank = 0; rank < config_.workers(); ++rank)
-          if (!applied_.contains({p, round, rank})) return Found(Where(p, round), " has nothing of rank ", rank);
+          if (!applied_.contains({p, round, rank}) && (bsp() ? Counts(rank, p, round) : !Lost(rank))) return Found(Where(p, round), " has nothing of rank ", rank);
     return absl::OkStatus();
   }
 
@@ -151,6 +165,7 @@ class Checker {
       const auto* e = std::get_if<Encoded>(&event);
       if (e == nullptr) continue;
       const PushKey key{e->partition, e->round, e->rank};
+      if (!applied_.contains(key)) continue;  // of a lost rank: its last
       const Contribution& taken = *contributions_.at(key);
       const bool broadcast = (taken.flags & transport::kFlagAssign) != 0 ||
                              ((taken.flags & transport::kFlagEmpty) != 0 &&
@@ -171,13 +186,18 @@ class Checker {
         const auto it = closed_.find({p, round});
         if (it == closed_.end()) return Found(Where(p, round), " was never applied");
         const Round& r = *it->second;
-        if (r.contributors.size() != config_.workers())
-          return Found(Where(p, round), " is torn: it was closed with the ranks ",
-                       absl::StrJoin(r.contributors, ","), " of ", config_.workers(), " workers");
+        for (uint32_t rank = 0; rank < config_.workers(); ++rank)
+          if (std::ranges::count(r.contributors, rank) != (Counts(rank, p, round) ? 1 : 0))
+            return Found(Where(p, round), " is torn: it was closed with the ranks ",
+                         absl::StrJoin(r.contributors, ","), ", and rank ", rank,
+                         Counts(rank, p, round) ? " counts" : " is out");
         if (config_.order() != proto::ORDER_FAST && !std::is_sorted(r.contributors.begin(), r.contributors.end()))
           return Found(Where(p, round), ": summed in the order ", absl::StrJoin(r.contributors, ","));
         if (first == nullptr) first = &r;
-        if (r.assigned != first->assigned || (StepWide() && (r.skipped != first->skipped || r.scale != first->scale)))
+        const bool torn_by_rule = config_.on_worker_loss() == proto::LOSS_RESCALE;  // a lost root of a broadcast
+        const bool other_verdict = r.skipped != first->skipped || r.scale != first->scale;
+        if ((r.assigned != first->assigned && !torn_by_rule) ||
+            (StepWide() && !r.assigned && !first->assigned && other_verdict))
           return Found("step ", round, " is torn: partition ", p, r.skipped ? " skipped" : " applied", " at scale ",
                        r.scale, ", partition 0", first->skipped ? " skipped" : " applied", " at scale ",
                        first->scale);
@@ -290,6 +310,7 @@ class Checker {
                    " got is no value that the partition has had since its push");
     if (config_.mode() != proto::MODE_SSP) return absl::OkStatus();
     for (uint32_t rank = 0; rank < config_.workers(); ++rank) {
+      if (Lost(rank)) continue;
       const auto it = next.find({result.partition, rank});
       const uint64_t rounds = it == next.end() ? 0 : it->second;
       if (result.round + 1 > rounds + config_.staleness())

@@ -67,6 +67,8 @@ class Cluster {
       }
     }
     outcome_.took = clock_.Now() - start_;
+    if (const auto plan = scheduler_->Plan(); plan.has_value() && plan->tensors_size() > 0)
+      outcome_.history.plan = *plan;  // with the ranks that are out
     if (outcome_.status.ok()) {
       network_.set_faults({});
       network_.RunFor(kSettle);
@@ -84,7 +86,7 @@ class Cluster {
 
  private:
   static constexpr uint64_t kAtStart = UINT64_MAX;
-  enum class Kind { kCut, kWorkerCrash, kSchedulerCrash };
+  enum class Kind { kCut, kWorkerCrash, kWorkerLoss, kSchedulerCrash };
   struct Fault {
     Kind kind;
     uint64_t round;  // begins some time after the first worker has begun this round
@@ -128,6 +130,15 @@ class Cluster {
           break;
       }
     }
+    // Who is away from the scheduler for a lease is out under "rescale", and cannot go on.
+    for (Fault& fault : faults_)
+      if (scenario_.job.on_worker_loss() == proto::LOSS_RESCALE) fault.duration = std::min(fault.duration, kSecond);
+    const uint32_t first = random_.Below(scenario_.job.workers());
+    for (uint32_t i = 0; i < scenario_.faults.losses; ++i) {
+      Fault& fault = add(Kind::kWorkerLoss);
+      if (fault.round == kAtStart) fault.round = 0;  // one that is lost before the job runs is waited for
+      fault.rank = (first + i) % scenario_.job.workers();
+    }
     for (uint32_t i = 0; i < scenario_.faults.worker_crashes; ++i) {
       Fault& fault = add(Kind::kWorkerCrash);
       fault.rank = random_.Below(scenario_.job.workers());
@@ -166,6 +177,13 @@ class Cluster {
         network_.Schedule(fault.duration, [&worker] { worker.Start(); });
         return;
       }
+      case Kind::kWorkerLoss: {
+        WorkerNode& worker = *workers_[fault.rank];
+        if (!worker.alive() || worker.trained()) return;
+        world_.note(absl::StrCat("KILL worker ", fault.rank, " for ever"));
+        worker.Lose();
+        return;
+      }
       case Kind::kSchedulerCrash:
         if (!scheduler_->up()) return;
         world_.note(absl::StrCat("KILL scheduler for ", fault.duration / kMicrosecond, " us"));
@@ -176,7 +194,8 @@ class Cluster {
   }
 
   bool Finished() const {
-    return std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker->finished(); });
+    return scheduler_->up() &&
+           std::all_of(workers_.begin(), workers_.end(), [](const auto& worker) { return worker->finished(); });
   }
 
   std::string Waits() const {

@@ -46,6 +46,7 @@ TEST(ClusterTest, SeedsReachEveryCorner) {
     if (s.job.optimizer().clip_norm() > 0) seen.insert("clip");
     if (s.nonfinite) seen.insert("nan");
     if (s.overflow) seen.insert("overflow");
+    if (s.faults.losses > 0) seen.insert("loss");
     if (s.broadcast) seen.insert("broadcast");
     if (s.style == OpStyle::kInPlace) seen.insert("in place");
     if (s.style == OpStyle::kPushThenPull) seen.insert("pull");
@@ -55,7 +56,7 @@ TEST(ClusterTest, SeedsReachEveryCorner) {
        {"MODE_BSP", "MODE_SSP", "MODE_ASP", "ORDER_RANK", "ORDER_EXACT", "ORDER_FAST", "REPLY_DEFAULT",
         "REPLY_PARAMETERS", "REPLY_CHANGE", "REPLY_AGGREGATE", "none", "fp16", "bf16", "int8", "topk:0.1", "sgd",
         "momentum", "nesterov", "adagrad", "adam", "adamw", "lamb", "clip", "nan", "overflow", "broadcast", "in place",
-        "pull"})
+        "pull", "loss"})
     EXPECT_TRUE(seen.contains(corner)) << corner;
   EXPECT_GT(crashes, 100u);
   EXPECT_GT(cuts, 100u);

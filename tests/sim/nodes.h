@@ -49,7 +49,7 @@ class ServerNode final : public control::MemberCore::Listener {
   void OnWelcome(const proto::Welcome&) override {}
   void OnPlan(const proto::Plan& plan) override;
   void OnRefused(const absl::Status& status) override;
-  void OnReport(const proto::ReportState& report) override { report_job_ = report.job(); }
+  void OnReport(const proto::ReportState& report) override;
   void OnShutdown(const std::string&) override {}
   void FillHeartbeat(proto::Heartbeat* heartbeat) override;
 
@@ -70,7 +70,12 @@ class ServerNode final : public control::MemberCore::Listener {
   MemberStream stream_;
   std::unique_ptr<control::MemberCore> member_;
   std::unique_ptr<Turn> ticks_;
-  uint32_t report_job_ = 0;
+  struct Report {
+    uint32_t request = 0;
+    bool ready = false;
+    proto::Heartbeat states;
+  };
+  Report report_;  // what is being gathered from the lanes, as the daemon does
 };
 
 // A worker's place: lives come and go, what was saved stays.
@@ -80,9 +85,10 @@ class WorkerNode {
   ~WorkerNode();
   void Start();   // a new life
   void Crash();
+  void Lose() { Crash(), lost_ = true; }        // for good
   bool alive() const { return life_ != nullptr; }
   bool trained() const { return trained_; }     // every round is done
-  bool finished() const { return finished_; }   // and the job was left in order
+  bool finished() const { return finished_ || lost_; }  // and the job was left in order
   const TrainerState& state() const { return state_; }
   std::string Waiting() const;
 
@@ -102,7 +108,7 @@ class WorkerNode {
   const uint32_t rank_;
   uint32_t lives_ = 0;
   std::unique_ptr<Life> life_;
-  bool trained_ = false, finished_ = false;
+  bool trained_ = false, finished_ = false, lost_ = false;
 
   TrainerState state_;                     // of the running life
   struct Saved {

@@ -129,6 +129,11 @@ Scenario MakeScenario(uint64_t seed) {
     s.overflow = random.Below(static_cast<uint32_t>(s.steps));
   s.max_compute = OneOf(random, {0, 300, 3000}) * kMicrosecond;
   ChooseFaults(random, &s.faults);
+  if (s.job.workers() > 1 && random.Chance(0.1)) {
+    s.job.set_on_worker_loss(proto::LOSS_RESCALE);
+    s.faults.losses = 1 + random.Below(s.job.workers() - 1);  // somebody is left
+    s.faults.worker_crashes = 0;                              // who is out cannot come back in this version
+  }
   return s;
 }
 
@@ -151,7 +156,7 @@ std::string Scenario::ToString() const {
                   " us, drop ", n.drop, " duplicate ", n.duplicate, " reorder ", n.reorder, " reset ", n.reset,
                   " connect failure ", n.connect_failure, " slow write ", n.slow_write,
                   n.by_reference ? " by reference" : "", "\n  ", faults.cuts, " cuts, ", faults.worker_crashes,
-                  " worker crashes, ", faults.scheduler_crashes, " scheduler crashes");
+                  " worker crashes, ", faults.scheduler_crashes, " scheduler crashes, ", faults.losses, " losses");
   if (nonfinite) absl::StrAppend(&text, ", NaN of rank ", nonfinite->rank, " in step ", nonfinite->step);
   if (overflow) absl::StrAppend(&text, ", overflow in step ", *overflow);
   return text;

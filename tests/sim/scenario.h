@@ -22,6 +22,7 @@ enum class OpStyle {
 struct Faults {
   transport::SimFaults network;
   uint32_t cuts = 0, worker_crashes = 0, scheduler_crashes = 0;
+  uint32_t losses = 0;  // workers that are killed and never come back (rule "rescale")
 };
 
 struct Scenario {
@@ -47,7 +48,10 @@ struct Scenario {
 
   uint64_t rounds() const { return steps + (broadcast ? 1 : 0); }
   // The design demands the bits of the fault-free run.
-  bool deterministic() const { return job.mode() == proto::MODE_BSP && job.order() != proto::ORDER_FAST; }
+  bool deterministic() const {
+    return job.mode() == proto::MODE_BSP && job.order() != proto::ORDER_FAST &&
+           job.on_worker_loss() == proto::LOSS_WAIT;
+  }
   bool has_optimizer() const { return job.optimizer().kind() != "none"; }
   std::string ToString() const;
 };

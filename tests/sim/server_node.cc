@@ -68,11 +68,26 @@ void ServerNode::OnRefused(const absl::Status& status) {
   world_->fail(absl::Status(status.code(), absl::StrCat(name_, " was refused: ", std::string(status.message()))));
 }
 
+// The question follows a plan on the way to the lanes, and the answer comes when all have given theirs.
+void ServerNode::OnReport(const proto::ReportState& report) {
+  report_ = {report.request(), false, {}};
+  world_->network->Schedule(kPost, [this, request = report.request(), job = report.job()] {
+    if (request != report_.request) return;
+    for (const auto& lane : lanes_) lane->core->ReportState(job, &report_.states);
+    report_.ready = true;
+    member_->RequestPlan();  // a heartbeat at once
+  });
+}
+
 void ServerNode::FillHeartbeat(proto::Heartbeat* heartbeat) {
-  for (const auto& lane : lanes_) {
+  for (const auto& lane : lanes_)
     heartbeat->set_round(std::max(heartbeat->round(), lane->core->stats().max_round));
-    if (heartbeat->report_request() != 0) lane->core->ReportState(report_job_, heartbeat);
+  if (!report_.ready || report_.request != heartbeat->report_request()) {
+    heartbeat->set_report_request(0);  // it comes with a later one
+    return;
   }
+  *heartbeat->mutable_partitions() = report_.states.partitions();
+  report_ = {};
 }
 
 absl::Status ServerNode::CheckIdle() const {
