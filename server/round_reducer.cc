@@ -80,23 +80,22 @@ absl::Status RoundReducer::Consume(uint32_t rank, Held held, bool last) {
 }
 
 absl::Status RoundReducer::AddPlain(const Held& held, bool first, bool last) {
-  const Held lent = std::exchange(lent_, {});
   const std::span<float> sum = sum_->values();
+  const ConstBytes bytes = held.payload.bytes();
   const bool divide = last && reduction_ == proto::REDUCTION_MEAN && added_.size() > 1;
+  const auto by = static_cast<float>(added_.size());
+  finished_ = last;
+  if (const Held lent = std::exchange(lent_, {}); lent.codec != nullptr) {
+    finite_ = divide ? MeanOfBytes(lent.payload.bytes(), bytes, by, sum) : AddBytes(lent.payload.bytes(), bytes, sum);
+    return absl::OkStatus();
+  }
   for (size_t begin = 0; begin < sum.size(); begin += kPieceElements) {
     const std::span<float> piece = sum.subspan(begin, std::min(kPieceElements, sum.size() - begin));
-    const auto part = [&](const Held& of) {
-      return of.payload.bytes().subspan(begin * sizeof(float), piece.size_bytes());
-    };
-    if (lent.codec != nullptr) {
-      AddBytes(part(lent), part(held), piece);
-    } else {
-      SLUICE_RETURN_IF_ERROR(first ? held.codec->Decode(part(held), piece) : held.codec->DecodeAdd(part(held), piece));
-    }
-    if (divide) Divide(piece, static_cast<float>(added_.size()));
+    const ConstBytes part = bytes.subspan(begin * sizeof(float), piece.size_bytes());
+    SLUICE_RETURN_IF_ERROR(first ? held.codec->Decode(part, piece) : held.codec->DecodeAdd(part, piece));
+    if (divide) Divide(piece, by);
     if (last) finite_ = finite_ && compression::FirstNonfinite(piece) == piece.size();
   }
-  finished_ = last;
   return absl::OkStatus();
 }
 
