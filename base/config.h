@@ -49,7 +49,8 @@ struct ConfigOptions {
   std::string config_file;            // as if by --config; a flag wins
   bool use_environment = true;
   bool take_arguments = false;      // words without dashes are collected instead of refused
-  bool pass_unknown_flags = false;  // only --node.…, --job.…, --data.… and --config are ours; the rest is passed on
+  // Only --node.…, --job.…, --data.…, their short forms (--trace) and --config are ours; the rest is passed on.
+  bool pass_unknown_flags = false;
 };
 
 struct LoadedConfig {

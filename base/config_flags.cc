@@ -96,7 +96,8 @@ absl::StatusOr<ParsedFlags> ParseFlags(const ConfigOptions& options, const std::
     }
     const size_t equals = argument.find('=');
     const std::string name = argument == "-h" ? "help" : Normalised(absl::string_view(argument).substr(2, equals - 2));
-    const bool ours = !options.pass_unknown_flags || HasSection(name) || name == "config";
+    const bool ours = !options.pass_unknown_flags || HasSection(name) || name == "config" ||
+                      FindConfigKeyByLastPart(name) != nullptr;
     if (!ours) {
       result.arguments.push_back(argument);
       continue;

@@ -2,6 +2,8 @@
 // serialized descriptor with source information.
 #include <algorithm>
 #include <map>
+#include <type_traits>
+#include <variant>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
@@ -59,6 +61,25 @@ std::string FlagType(const ProgramFlag& flag) {
   return kTypes[flag.value.index()];
 }
 
+// "   [32]": what the flag is if it is not given; a list has nothing.
+std::string FlagDefault(const ProgramFlag& flag) {
+  const std::string text = std::visit(
+      [](const auto* value) -> std::string {
+        using T = std::decay_t<decltype(*value)>;
+        if constexpr (std::is_same_v<T, std::string>) {
+          return value->empty() ? "empty" : *value;
+        } else if constexpr (std::is_same_v<T, bool>) {
+          return *value ? "true" : "false";
+        } else if constexpr (std::is_arithmetic_v<T>) {
+          return absl::StrCat(*value);
+        } else {
+          return "";
+        }
+      },
+      flag.value);
+  return text.empty() ? "" : absl::StrCat("   [", text, "]");
+}
+
 // Breaks at spaces so that no line is longer than 110 columns.
 std::string Wrapped(const std::string& text, const std::string& indent) {
   std::string result, line;
@@ -85,7 +106,7 @@ std::string HelpText(const ConfigOptions& options) {
                    "  --help           print this, and exit\n");
   if (!options.flags.empty()) absl::StrAppend(&text, "\nFlags of this program\n");
   for (const ProgramFlag& flag : options.flags)
-    absl::StrAppend(&text, "  --", flag.name, FlagType(flag), "\n", Wrapped(flag.help, "      "));
+    absl::StrAppend(&text, "  --", flag.name, FlagType(flag), FlagDefault(flag), "\n", Wrapped(flag.help, "      "));
 
   absl::StrAppend(
       &text,

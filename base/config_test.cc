@@ -255,6 +255,17 @@ TEST(Config, AnEmbeddingProgramKeepsItsOwnFlags) {
   EXPECT_EQ(loaded->action, LoadedConfig::Action::kRun);
 }
 
+TEST(Config, AnEmbeddingProgramTakesKeysWithoutTheirSection) {
+  const auto loaded =
+      Load({"--trace=a.json", "--epochs=3", "--lease-ms", "9000", "--port_of_mine=1", "--exit-when-done"}, {},
+           {.pass_unknown_flags = true});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_THAT(loaded->arguments, ElementsAre("--epochs=3", "--port_of_mine=1"));
+  EXPECT_EQ(loaded->config.node().trace(), "a.json");
+  EXPECT_EQ(loaded->config.node().lease_ms(), 9000u);
+  EXPECT_TRUE(loaded->config.node().exit_when_done());
+}
+
 TEST(Config, HelpNamesEveryKeyWithItsCommentAndDefault) {
   int epochs = 1;
   const std::string help =
@@ -263,7 +274,7 @@ TEST(Config, HelpNamesEveryKeyWithItsCommentAndDefault) {
   EXPECT_THAT(help, HasSubstr("a silent member is lost after this"));
   EXPECT_THAT(help, HasSubstr("[4194304; a size"));
   EXPECT_THAT(help, HasSubstr("bsp: a round closes when every worker contributed"));
-  EXPECT_THAT(help, HasSubstr("--epochs=N"));
+  EXPECT_THAT(help, HasSubstr("--epochs=N   [1]"));
   EXPECT_THAT(help, HasSubstr("Does x."));
 }
 
