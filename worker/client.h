@@ -1,6 +1,6 @@
 // Sluice's client library: the only header that a trainer includes. Link with -lsluice (pkg-config sluice).
 //
-//   auto client = sluice::Client::Connect(options);            // or ConnectFromEnvironment(argc, argv)
+//   auto client = sluice::Client::Connect(options);            // or ConnectFromFlags(&argc, argv)
 //   auto w = (*client)->RegisterTensor({.name = "w", .shape = {784, 10}});
 //   (*client)->Broadcast(*w, weights, /*root=*/0).Wait();      // same start everywhere
 //   for (...) {
@@ -72,10 +72,10 @@ class [[nodiscard]] Result {
 enum class TensorKind { kWeight, kBias, kNorm };   // biases and norms go uncompressed and without weight decay
 
 struct TensorSpec {
-  std::string name;                    // unique in the job
-  std::vector<uint64_t> shape;         // row-major; the product is the number of fp32 elements
+  std::string name = {};               // unique in the job
+  std::vector<uint64_t> shape = {};    // row-major; the product is the number of fp32 elements
   TensorKind kind = TensorKind::kWeight;
-  std::optional<int> priority;         // smaller goes first; default: order of registration (first layers first)
+  std::optional<int> priority = std::nullopt;  // smaller goes first; default: order of registration (first layers)
 };
 
 struct Tensor {
@@ -83,8 +83,9 @@ struct Tensor {
 };
 
 struct OpOptions {
-  std::optional<int> priority;                          // of this call alone
-  std::optional<std::chrono::milliseconds> timeout;     // default: data.op_timeout_ms; ends the wait, not the push
+  std::optional<int> priority = std::nullopt;  // of this call alone
+  // Default: data.op_timeout_ms; ends the wait, not the push.
+  std::optional<std::chrono::milliseconds> timeout = std::nullopt;
 };
 
 struct OpInfo {
@@ -127,8 +128,8 @@ class Buffer {
 struct ClientOptions {
   // key=value pairs as on the command line of the daemons, without dashes: "node.scheduler=10.0.0.1:7700",
   // "job.name=mnist", "job.workers=4", "job.optimizer.kind=adam", "job.codec=int8". `sluice-worker --help` lists all.
-  std::vector<std::string> settings;
-  std::string config_file;               // text format; settings win over it
+  std::vector<std::string> settings = {};
+  std::string config_file = {};          // text format; settings win over it
   bool use_environment = true;           // SLUICE_…, RANK, WORLD_SIZE, DMLC_…, SLURM_… (docs/configuration.md)
   int rank = -1;                         // -1: from the environment, or the scheduler gives one
 };
@@ -144,7 +145,9 @@ class Client {
  public:
   // Blocks until the job runs (all its workers and servers are there) or node.connect_timeout_ms passed.
   static Result<std::unique_ptr<Client>> Connect(const ClientOptions& options = {});
-  // Takes --section.key=value flags out of argc and argv.
+  // Takes --section.key=value flags out of argc and argv, and --key=value where one key of the configuration alone ends
+  // so (--trace=out.json is --node.trace=out.json), as the daemons do; so a trainer's own flags need other names. All
+  // other flags stay in argv, in their order.
   static Result<std::unique_ptr<Client>> ConnectFromFlags(int* argc, char** argv, ClientOptions options = {});
   ~Client();                             // without Finish: the job counts this worker as lost
   Client(const Client&) = delete;

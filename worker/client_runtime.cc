@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/host.h"
 #include "base/status_macros.h"
+#include "compression/policy.h"
 #include "transport/auto/auto_endpoint.h"
 
 namespace sluice::worker {
@@ -67,8 +68,18 @@ Runtime::Runtime(const proto::Config& config)
       log_(absl::StrCat("worker ", config.job().name())),
       registry_({{"role", "worker"}, {"job", config.job().name()}}) {}
 
+absl::Status CheckMember(const proto::JobConfig& job, int rank) {
+  SLUICE_RETURN_IF_ERROR(compression::CheckCodecConfig(job));
+  if (rank >= 0 && job.workers() > 0 && static_cast<uint32_t>(rank) >= job.workers()) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", rank, " does not fit job.workers ", job.workers(),
+                                                   ": ranks go from 0 to ", job.workers() - 1));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(const proto::Config& config, int rank,
                                                         const ControlStream::Factory& make_stream) {
+  SLUICE_RETURN_IF_ERROR(CheckMember(config.job(), rank));
   std::unique_ptr<Runtime> runtime(new Runtime(config));
   SLUICE_RETURN_IF_ERROR(runtime->Init(rank, make_stream));
   const absl::Status ready = runtime->Await<absl::Status>(

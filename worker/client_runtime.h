@@ -40,6 +40,10 @@ class ControlStream {
   virtual void Send(const proto::MemberMessage& message) = 0;
 };
 
+// What can be said about a worker's configuration before anything is loaded or connected: INVALID_ARGUMENT for a codec
+// that does not exist, or a rank that the job does not have (-1: the scheduler gives one).
+absl::Status CheckMember(const proto::JobConfig& job, int rank);
+
 class Runtime {
  public:
   // Blocks until the job runs, or with the reason why it does not.

@@ -334,5 +334,25 @@ TEST(ClientTest, NoJobInTimeIsAnErrorThatSaysWhatIsMissing) {
   EXPECT_THAT(client.status().message(), testing::HasSubstr("nowhere:1"));
 }
 
+TEST(ClientTest, AnUnknownCodecIsRefusedBeforeConnecting) {
+  for (const char* codec : {"int9", "topk:2", "topk:abc"}) {
+    Job job(1, codec);
+    job.set_running(false);
+    auto client = job.Connect(0, "", /*timeout_ms=*/50);
+    ASSERT_FALSE(client.ok()) << codec;
+    EXPECT_EQ(client.status().code(), Code::kInvalidArgument) << codec;
+    EXPECT_THAT(client.status().message(), testing::HasSubstr("job.codec"));
+  }
+}
+
+TEST(ClientTest, ARankThatTheJobDoesNotHaveIsRefusedBeforeConnecting) {
+  Job job(2);
+  job.set_running(false);
+  auto client = job.Connect(2, "", /*timeout_ms=*/50);
+  ASSERT_FALSE(client.ok());
+  EXPECT_EQ(client.status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(client.status().message(), testing::HasSubstr("rank 2 does not fit job.workers 2"));
+}
+
 }  // namespace
 }  // namespace sluice

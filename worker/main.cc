@@ -1,10 +1,12 @@
 // sluice-worker: trains a built-in model on a file of data as one worker of a job.
+#include <chrono>
 #include <cstdio>
 
 #include "base/config.h"
 #include "base/cpu_check.h"
 #include "base/log.h"
 #include "worker/client.h"
+#include "worker/client_runtime.h"
 #include "worker/train/options.h"
 #include "worker/train/progress.h"
 #include "worker/train/stop.h"
@@ -54,6 +56,8 @@ int Main(int argc, char** argv) {
   }
   absl::Status usable = FinishTrainOptions(&options);
   if (usable.ok()) usable = CheckJob(loaded->config.job());
+  const int rank = options.rank >= 0 ? options.rank : loaded->launch.rank.value_or(-1);
+  if (usable.ok()) usable = CheckMember(loaded->config.job(), rank);  // before the data takes its time
   if (usable.ok()) usable = CheckCpu();
   if (!usable.ok()) {
     log.Error(usable.ToString());
@@ -63,8 +67,12 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<StopSignal>> stop = StopSignal::Create();
   if (!stop.ok()) return Fail(log, stop.status());
   (*stop)->set_exit_at_once(true);
+  log.Info("loads ", options.data);
+  const auto begun = std::chrono::steady_clock::now();
   absl::StatusOr<Task> task = LoadTask(options);
   if (!task.ok()) return Fail(log, task.status());
+  log.Info("loaded ", options.data, ": ", task->train.rows, " rows to train on and ", task->test.rows, " to test, in ",
+           std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count(), " s");
 
   // The configuration is complete: the client takes each value as it is.
   ClientOptions client_options;
@@ -72,7 +80,7 @@ int Main(int argc, char** argv) {
     client_options.settings.push_back(value.key + "=" + value.value);
   }
   client_options.use_environment = false;
-  client_options.rank = options.rank >= 0 ? options.rank : loaded->launch.rank.value_or(-1);
+  client_options.rank = rank;
   Result<std::unique_ptr<Client>> client = Client::Connect(client_options);
   if (!client.ok()) {
     log.Error(client.status().ToString());

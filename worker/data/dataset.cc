@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <system_error>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "worker/data/parsers.h"
 
@@ -41,11 +45,23 @@ absl::StatusOr<Dataset> ReadIdxFiles(const std::string& path, const ReadOptions&
   return ReadIdx(image_source.get(), label_source.get(), options);
 }
 
+// So that a mistyped name is not taken for a format that cannot be guessed. "IMAGES,LABELS" is two files.
+absl::Status CheckExists(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error) || error) return absl::OkStatus();  // opening it will say what is wrong
+  for (const std::string& part : std::vector<std::string>(absl::StrSplit(path, ','))) {
+    if (!std::filesystem::exists(part, error) && !error)
+      return absl::NotFoundError(absl::StrCat(part, ": there is no such file or folder"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Dataset> ReadDataset(const std::string& path, const ReadOptions& options) {
   Format format = options.format;
   if (format == Format::kAuto) {
+    SLUICE_RETURN_IF_ERROR(CheckExists(path));
     SLUICE_ASSIGN_OR_RETURN(format, GuessFormat(path));
   }
   if (format == Format::kIdx) return ReadIdxFiles(path, options);

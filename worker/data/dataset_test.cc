@@ -223,6 +223,8 @@ TEST_F(FilesTest, FormatComesFromTheName) {
   EXPECT_TRUE(ReadDataset(unnamed, {.format = *ParseFormat("csv")}).ok());
   EXPECT_FALSE(ParseFormat("xls").ok());
   EXPECT_EQ(ReadDataset(folder_ + "/none.csv").status().code(), absl::StatusCode::kNotFound);
+  // Not a format that cannot be guessed: nothing is there.
+  EXPECT_EQ(ReadDataset(folder_ + "/none").status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(Message(ReadDataset(folder_, {.format = ReadOptions::Format::kCsv})), HasSubstr("is a directory"));
   EXPECT_THAT(Message(ReadDataset(Write("x-idx3", ""))), HasSubstr("IMAGES,LABELS"));
 }

@@ -1,5 +1,7 @@
 #include "worker/train/options.h"
 
+#include <algorithm>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -28,8 +30,8 @@ std::vector<ProgramFlag> TrainFlags(TrainOptions* options) {
        &options->test_data},
       {"test_share", "share of the training data that is kept for testing where there is no test data",
        &options->test_share},
-      {"epochs", "passes over the data", &options->epochs},
-      {"steps", "end after so many steps; 0 = all of the epochs", &options->steps},
+      {"epochs", "passes over the data; 0 = one, or as many as --steps takes", &options->epochs},
+      {"steps", "end after so many steps; 0 = all of the epochs. With --epochs: whichever ends first", &options->steps},
       {"batch", "examples of one worker in one step", &options->batch},
       {"seed", "of initial values and of the order of examples", &options->seed},
       {"eval_every", "epochs between evaluations on the test data (rank 0); 0 = at the end only", &options->eval_every},
@@ -57,7 +59,7 @@ absl::Status FinishTrainOptions(TrainOptions* options) {
       options->hidden.push_back(width);
     }
   }
-  if (options->epochs < 1) return Bad("epochs", absl::StrCat(options->epochs), "at least 1");
+  if (options->epochs < 0) return Bad("epochs", absl::StrCat(options->epochs), "0 (one, or as --steps says) or more");
   if (options->batch < 1 || options->batch > 1 << 20) return Bad("batch", absl::StrCat(options->batch), "1 to 1048576");
   if (options->steps < 0) return Bad("steps", absl::StrCat(options->steps), "0 (all) or more");
   if (options->eval_every < 0)
@@ -66,6 +68,13 @@ absl::Status FinishTrainOptions(TrainOptions* options) {
   if (!(options->test_share >= 0 && options->test_share < 1))
     return Bad("test_share", absl::StrCat(options->test_share), "0 to below 1");
   return absl::OkStatus();
+}
+
+uint64_t TotalSteps(const TrainOptions& options, uint64_t steps_per_epoch) {
+  const auto steps = static_cast<uint64_t>(options.steps);
+  if (options.epochs == 0) return steps > 0 ? steps : steps_per_epoch;
+  const uint64_t all = steps_per_epoch * static_cast<uint64_t>(options.epochs);
+  return steps > 0 ? std::min(all, steps) : all;
 }
 
 }  // namespace sluice::worker

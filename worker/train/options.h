@@ -18,8 +18,8 @@ struct TrainOptions {
   std::string format = "auto";
   std::string test_data;
   double test_share = 0.1;
-  int epochs = 1;
-  int64_t steps = 0;  // 0 = all of the epochs
+  int epochs = 0;     // 0 = one, or as many as --steps takes
+  int64_t steps = 0;  // 0 = all of the epochs; both: whichever ends first
   int batch = 32;
   int64_t seed = 1;
   int eval_every = 1;  // epochs
@@ -35,5 +35,8 @@ struct TrainOptions {
 std::vector<ProgramFlag> TrainFlags(TrainOptions* options);
 // After parsing: INVALID_ARGUMENT names the flag.
 absl::Status FinishTrainOptions(TrainOptions* options);
+
+// How many steps the whole training has.
+uint64_t TotalSteps(const TrainOptions& options, uint64_t steps_per_epoch);
 
 }  // namespace sluice::worker

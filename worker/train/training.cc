@@ -43,8 +43,11 @@ absl::StatusOr<TrainResult> Training::Run() {
                                 static_cast<uint64_t>(options_.seed)));
   SLUICE_ASSIGN_OR_RETURN(ProgressWriter progress, ProgressWriter::Open(options_.progress));
   progress_.emplace(std::move(progress));
-  total_steps_ = sampler_->steps_per_epoch() * static_cast<uint64_t>(options_.epochs);
-  if (options_.steps > 0) total_steps_ = std::min<uint64_t>(total_steps_, static_cast<uint64_t>(options_.steps));
+  total_steps_ = TotalSteps(options_, sampler_->steps_per_epoch());
+  if (total_steps_ < static_cast<uint64_t>(options_.steps)) {
+    log_.Warn("--epochs=", options_.epochs, " ends the training after ", total_steps_, " steps, before --steps=",
+              options_.steps);
+  }
   SLUICE_RETURN_IF_ERROR(Register());
   SLUICE_RETURN_IF_ERROR(Begin());
   started_ = reported_ = Clock::now();
@@ -84,8 +87,7 @@ absl::Status Training::Register() {
   for (const ParameterSpec& parameter : task_->model->parameters()) {
     specs.push_back({.name = parameter.name,
                      .shape = parameter.shape,
-                     .kind = parameter.kind == ParameterKind::kBias ? TensorKind::kBias : TensorKind::kWeight,
-                     .priority = {}});
+                     .kind = parameter.kind == ParameterKind::kBias ? TensorKind::kBias : TensorKind::kWeight});
     for (std::vector<Buffer>* buffers : {&value_buffers_, &gradient_buffers_}) {
       Result<Buffer> buffer = client_->AllocateBuffer(parameter.size());
       if (!buffer.ok()) return ToAbsl(buffer.status());
