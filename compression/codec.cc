@@ -81,22 +81,13 @@ std::vector<std::string> KnownCodecs() {
 
 size_t FirstNonfinite(std::span<const float> values) {
   constexpr size_t kBlock = 4096;
-  constexpr size_t kLine = 16;     // a cache line of them
-  constexpr size_t kAhead = 256;   // 1 KiB
   constexpr uint32_t kExponent = 0x7F800000;
   const size_t n = values.size();
   for (size_t begin = 0; begin < n; begin += kBlock) {
     const size_t end = std::min(n, begin + kBlock);
-    uint32_t largest[kLine] = {};   // magnitudes compare as their bits do; infinities and NaNs come last
-    size_t i = begin;
-    for (; i + kLine <= end; i += kLine) {
-      // The processor's own prefetching ends at each 4 KiB page: this is about twice as fast from memory.
-      __builtin_prefetch(values.data() + i + kAhead);
-      for (size_t j = 0; j < kLine; ++j)
-        largest[j] = std::max(largest[j], std::bit_cast<uint32_t>(values[i + j]) & 0x7FFFFFFF);
-    }
-    for (; i < end; ++i) largest[0] = std::max(largest[0], std::bit_cast<uint32_t>(values[i]) & 0x7FFFFFFF);
-    if (*std::max_element(largest, largest + kLine) < kExponent) continue;
+    uint32_t largest = 0;   // magnitudes compare as their bits do; infinities and NaNs come last
+    for (size_t i = begin; i < end; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(values[i]) & 0x7FFFFFFF);
+    if (largest < kExponent) continue;
     for (size_t i = begin; i < end; ++i)
       if ((std::bit_cast<uint32_t>(values[i]) & kExponent) == kExponent) return i;
   }
