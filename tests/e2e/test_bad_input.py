@@ -70,7 +70,7 @@ class Data(TestCase):
                 self.assertIn(text, worker.output())
 
     def test_missing_file(self):
-        self.refused(None, "there is no file")
+        self.refused(None, "there is no such file")
 
     def test_bad_line_of_csv(self):
         def write(path):
@@ -118,8 +118,8 @@ class Peers(TestCase):
     def test_rank_that_cannot_be(self):
         with Cluster(servers=1) as cluster:
             worker = cluster.start_worker(7, train_args(cluster, workers=2))
-            worker.wait(1)
-            self.assertIn("7", worker.output())
+            worker.wait(2)   # a wrong setting: refused before anything is loaded or connected
+            self.assertIn("rank 7 does not fit job.workers 2", worker.output())
 
     def test_tensor_registered_differently(self):
         with Cluster(servers=1) as cluster:
