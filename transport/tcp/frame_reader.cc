@@ -17,10 +17,10 @@ absl::StatusOr<FrameReader::Progress> FrameReader::Read(int fd, MutableBytes sta
   while (progress.bytes < budget) {
     ssize_t got;
     size_t asked;
-    const size_t direct = std::min(remaining_, kChunk);
-    if (direct > 0 && target_ == nullptr) {
-      asked = direct;
-      got = recv(fd, nullptr, asked, MSG_TRUNC | MSG_DONTWAIT);  // thrown away in the kernel (tcp(7))
+    size_t direct = std::min(remaining_, kChunk);
+    if (direct > 0 && target_ == nullptr) {  // to nowhere
+      direct = asked = std::min(direct, staging.size());
+      got = recv(fd, staging.data(), asked, MSG_DONTWAIT);
     } else if (direct > 0) {
       iovec parts[2] = {{target_, direct}, {staging.data(), kHeaderBytes}};
       msghdr message{};
