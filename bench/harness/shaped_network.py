@@ -35,8 +35,8 @@ def run(*command):
 class ShapedNetwork:
     def __init__(self, nodes, rate, congestion, mtu):
         """nodes: {name: address}; rate as tc takes it, e.g. "1gbit"."""
-        os.makedirs("/run/netns", exist_ok=True)
-        run("mount", "-t", "tmpfs", "tmpfs", "/run/netns")
+        run("mount", "-t", "tmpfs", "tmpfs", "/run")  # ours alone: the names of namespaces go there
+        os.makedirs("/run/netns")
         run("ip", "link", "set", "lo", "up")
         run("ip", "link", "add", "switch", "type", "bridge")
         run("ip", "addr", "add", SWITCH + "/24", "dev", "switch")
