@@ -24,7 +24,9 @@ constexpr TimeNs kIdleGrace = 300 * kMillisecond;   // last answers reach worker
 
 size_t LoopCount(const proto::NodeConfig& node) {
   if (node.loops() > 0) return node.loops();
-  return std::clamp<size_t>(std::thread::hardware_concurrency() / 2, 1, 8);
+  // Two at the least where there are two cores: one loop alone adds while the other core waits for it.
+  const size_t cores = std::max<size_t>(1, std::thread::hardware_concurrency());
+  return std::clamp<size_t>(cores / 2, std::min<size_t>(2, cores), 8);
 }
 
 // Rises from life to life; the scheduler names another one if it knows better.
