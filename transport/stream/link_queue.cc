@@ -40,6 +40,7 @@ struct LinkQueue::Impl {
     bool has_control = false;  // something in the batch does not wait for the cycle
     bool dirty = false;        // on the list for Flush
     std::set<Order> large;
+    uint64_t begun = 0;        // the message of which a part was handed to the link, 0 = none
   };
 
   // What was lent to the endpoint under a cookie: a stripe of a message, or a batch of our own.
@@ -86,11 +87,17 @@ struct LinkQueue::Impl {
     }
   }
 
-  // Hands stripes to the link while it has room, most urgent message first.
+  static void Dequeue(Link& link, uint64_t id, Message& m) {
+    m.queued = false;
+    link.large.erase({m.priority, id});
+    if (link.begun == id) link.begun = 0;
+  }
+
+  // Hands stripes to the link while it has room: what was begun first, then the most urgent message. (A message cut short by
+  // each more urgent one that comes, as a backward pass brings them, would leave many half sent and none of use to anybody.)
   void Pump(LinkId id, Link& link) {
     while (!link.large.empty() && endpoint->Writable(id)) {
-      const auto first = link.large.begin();
-      const uint64_t message_id = first->second;
+      const uint64_t message_id = link.begun != 0 ? link.begun : link.large.begin()->second;
       Message& m = messages.at(message_id);
       const size_t bytes = std::min(m.stripe, m.payload.size() - m.offset);
       FrameHeader header = m.header;
@@ -101,10 +108,8 @@ struct LinkQueue::Impl {
       lent[cookie].message = message_id;
       ++m.in_flight;
       m.offset += bytes;
-      if (m.offset == m.payload.size()) {
-        m.queued = false;
-        link.large.erase(first);
-      }
+      link.begun = message_id;
+      if (m.offset == m.payload.size()) Dequeue(link, message_id, m);
       endpoint->Send(id, header, stripe, cookie);
     }
   }
@@ -224,8 +229,7 @@ void LinkQueue::Cancel(uint64_t key) {
   for (const uint64_t id : messages) {
     Impl::Message& m = impl_->messages.at(id);
     if (!m.queued) continue;
-    m.queued = false;
-    impl_->links.at(m.link).large.erase({m.priority, id});
+    Impl::Dequeue(impl_->links.at(m.link), id, m);
     impl_->Settle(id);
   }
   impl_->Release();

@@ -1,4 +1,5 @@
-// Outgoing messages of one endpoint, most urgent first, cut into stripes, small ones fused into batches.
+// Outgoing messages of one endpoint, most urgent first, cut into stripes, small ones fused into batches. A large message that
+// was begun is finished first, so a partition is the unit of priority.
 //
 // Keeps each link's own queue short (Endpoint::Writable), so that an urgent message overtakes bulk that waits. Used by
 // the worker's StreamSender and by the server for replies. Single-threaded, on the endpoint's loop.

@@ -157,18 +157,32 @@ TEST_F(LinkQueueTest, ByReferenceAndSlotlessMessagesGoWhole) {
   EXPECT_EQ(released_, (std::map<uint64_t, int>{{1, 1}, {2, 1}, {3, 1}}));
 }
 
-TEST_F(LinkQueueTest, TheUrgentOvertakesWhatWaits) {
+TEST_F(LinkQueueTest, TheUrgentOvertakesWhatWaitsButNotWhatWasBegun) {
   LinkQueue& queue = Make({.stripe_bytes = 1});
   const std::string bulk = "bbbbb", urgent = "uu";
   endpoint_.room = 2;
   queue.SendLarge(1, Header(1, 1), Text(bulk), 10, 1, false);
   queue.Flush();
   EXPECT_EQ(SentPartitions(), (std::vector<uint32_t>{1, 1}));
-  queue.SendLarge(1, Header(2, 2), Text(urgent), -5, 2, false);
-  queue.SendLarge(1, Header(3, 3), Text(urgent), 10, 3, false);  // ties go in order
+  queue.SendLarge(1, Header(2, 3), Text(bulk), 10, 2, false);  // ties go in order
+  queue.SendLarge(1, Header(3, 2), Text(urgent), -5, 3, false);
   endpoint_.room = 100;
   queue.OnWritable(1);
-  EXPECT_EQ(SentPartitions(), (std::vector<uint32_t>{1, 1, 2, 2, 1, 1, 1, 3, 3}));
+  EXPECT_EQ(SentPartitions(), (std::vector<uint32_t>{1, 1, 1, 1, 1, 3, 3, 2, 2, 2, 2, 2}));
+}
+
+TEST_F(LinkQueueTest, AfterACancelledMessageThatWasBegunTheMostUrgentIsNext) {
+  LinkQueue& queue = Make({.stripe_bytes = 1});
+  const std::string bulk = "bbbbb", urgent = "uu";
+  endpoint_.room = 2;
+  queue.SendLarge(1, Header(1, 1), Text(bulk), 10, 1, false);
+  queue.Flush();
+  queue.SendLarge(1, Header(2, 3), Text(bulk), 10, 2, false);
+  queue.SendLarge(1, Header(3, 2), Text(urgent), -5, 3, false);
+  queue.Cancel(1);
+  endpoint_.room = 100;
+  queue.OnWritable(1);
+  EXPECT_EQ(SentPartitions(), (std::vector<uint32_t>{1, 1, 3, 3, 2, 2, 2, 2, 2}));
 }
 
 TEST_F(LinkQueueTest, WithinATurnTheUrgentGoesFirst) {
