@@ -36,6 +36,7 @@ data {
   transport: "auto"
   connections: 1
   pool_bytes: 256MiB
+  granted_bytes: 8MiB
   eager_bytes: 16KiB
   stripe_bytes: 1MiB
   fusion_bytes: 64KiB

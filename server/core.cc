@@ -40,6 +40,7 @@ transport::LinkQueueOptions QueueOptions(const proto::DataConfig& data) {
 transport::StreamReceiverOptions ReceiverOptions(const proto::DataConfig& data) {
   transport::StreamReceiverOptions options;
   if (data.pool_bytes() > 0) options.pool_bytes = data.pool_bytes();
+  if (data.granted_bytes() > 0) options.granted_bytes = data.granted_bytes();
   options.max_message_bytes = options.pool_bytes / 4;   // also the reserve of the push that closes a round
   return options;
 }
@@ -181,6 +182,10 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
     return it->second->Admit(link, push);
   }
 
+  bool Joint(const FrameHeader& push) const override {
+    const auto it = jobs_.find(push.job);
+    return it != jobs_.end() && it->second->joint();
+  }
   bool Urgent(const FrameHeader& push) const override {
     const auto it = jobs_.find(push.job);
     return it != jobs_.end() && it->second->Urgent(push);

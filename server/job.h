@@ -79,6 +79,8 @@ class Job {
   // StreamReceiver::Owner, for frames of this job.
   transport::StreamReceiver::Admission Admit(LinkId link, const FrameHeader& push);
   bool Urgent(const FrameHeader& push) const;
+  // A round closes when the parts of all ranks are there.
+  bool joint() const { return context_.semantics != nullptr && !context_.semantics->async(); }
   absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload);
 
   void OnPull(LinkId link, const FrameHeader& pull);

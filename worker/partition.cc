@@ -398,7 +398,7 @@ std::string Partition::Progress() const {
                                seconds);
       }
       if (state_ == transport::PushState::kQueued) {
-        return absl::StrFormat("announced %.1f s ago; the server has no memory free for it (data.pool_bytes)", seconds);
+        return absl::StrFormat("announced %.1f s ago; it waits for its turn at the server, or for memory there (data.pool_bytes)", seconds);
       }
       return absl::StrFormat("sent %.1f s ago, no answer yet", seconds);
     case Phase::kPulling: return absl::StrFormat("asked %.1f s ago, no value yet", seconds);

@@ -85,6 +85,7 @@ void ChooseData(PhiloxRandom& random, Scenario* s) {
   // A quarter of it must hold the largest message.
   const uint64_t least = 4 * (uint64_t{s->job.partition_bytes()} + 128);
   s->server_data.set_pool_bytes(least + random.Below(3) * least);
+  s->server_data.set_granted_bytes(OneOf(random, {1u, 500u, 3000u, 100000u}));
   if (random.Chance(0.3)) s->limits.max_queued_bytes = 2000;
 }
 

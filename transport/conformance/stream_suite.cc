@@ -131,6 +131,7 @@ class Collector : public Handler, public StreamReceiver::Owner {
     }
     return StreamReceiver::Admission::kAnswered;
   }
+  bool Joint(const FrameHeader&) const override { return true; }
   bool Urgent(const FrameHeader& header) const override { return urgent && urgent(header); }
   absl::Status OnContribution(LinkId link, const FrameHeader& header, Payload payload) override {
     Contribution& c = contributions[{header.rank, header.partition}];

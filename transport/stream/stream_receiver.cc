@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "transport/stream/buffer_pool.h"
+#include "transport/stream/grant_queue.h"
 #include "transport/stream/reassembler.h"
 
 namespace sluice::transport {
@@ -21,8 +23,7 @@ namespace {
 // Waiting pushes that one Pump asks the owner about (Owner::Urgent); the next one goes on from there.
 constexpr size_t kUrgentChecks = 64;
 
-// The push of one (job, rank, partition): at most one is on record.
-using Key = std::tuple<uint32_t, uint32_t, uint32_t>;  // job, partition, rank: ranks of a partition lie together
+using Key = GrantQueue::Key;
 
 Key KeyOf(const FrameHeader& h) { return {h.job, h.partition, h.rank}; }
 
@@ -35,11 +36,11 @@ bool SameMessage(const FrameHeader& a, const FrameHeader& b) {
 }
 
 struct Entry {
-  enum class State { kWaiting, kGranted, kClosing };  // kClosing: complete, but its slot is still being let go
+  enum class State { kNew, kWaiting, kGranted, kClosing };  // kClosing: complete, but its slot is still being let go
   LinkId link = 0;
   FrameHeader header;  // as PUSH of the whole message, without slot
-  State state = State::kWaiting;
-  uint64_t order = 0;  // kWaiting: place in the queue
+  State state = State::kNew;
+  int32_t priority = 0;
   SlotId slot = 0;     // kGranted, kClosing; 0 for a message of no bytes
   std::shared_ptr<std::byte> buffer;
   Reassembler stripes{0};
@@ -54,6 +55,7 @@ struct StreamReceiver::Impl {
         replies(replies),
         owner(owner),
         options(options),
+        queue(options.granted_bytes),
         pool(BufferPool::Create(endpoint, options.pool_bytes, options.max_message_bytes)) {}
 
   // --- answers
@@ -102,22 +104,18 @@ struct StreamReceiver::Impl {
     return entry;
   }
 
-  void Wait(const Key& key, Entry& entry) {
+  void Wait(const Key& key, Entry& entry, std::optional<uint64_t> place = std::nullopt) {
     entry.state = Entry::State::kWaiting;
-    entry.order = next_order++;
-    waiting.emplace(entry.order, key);
-    waiting_keys.insert(key);
-  }
-
-  void StopWaiting(const Key& key, const Entry& entry) {
-    waiting.erase(entry.order);
-    waiting_keys.erase(key);
+    queue.Add(key, {entry.link, entry.header.round, entry.priority, entry.header.total_bytes, owner->Joint(entry.header)},
+              place);
   }
 
   // Forgets a push; its memory goes back when nobody writes there any more. slots_closed: the link is down.
   void Drop(std::map<Key, Entry>::iterator it, bool slots_closed = false) {
     auto& [key, entry] = *it;
-    if (entry.state == Entry::State::kWaiting) StopWaiting(key, entry);
+    if (entry.state == Entry::State::kWaiting) queue.Remove(key);
+    if (entry.state == Entry::State::kGranted || entry.state == Entry::State::kClosing)
+      queue.Finish(entry.link, entry.header.total_bytes);
     if (entry.slot != 0) {
       slots.erase(entry.slot);
       const bool writing = !slots_closed && (entry.state == Entry::State::kClosing ||
@@ -131,7 +129,7 @@ struct StreamReceiver::Impl {
     entries.erase(it);
   }
 
-  // Step 2i: memory and a slot. False if there is none.
+  // Step 2i for a push that waits: memory and a slot. False if there is none.
   bool Grant(const Key& key, Entry& entry, bool urgent) {
     const size_t bytes = entry.header.total_bytes;
     if (!pool->Fits(bytes, urgent)) return false;
@@ -144,6 +142,7 @@ struct StreamReceiver::Impl {
     }
     entry.stripes = Reassembler(bytes);
     entry.state = Entry::State::kGranted;
+    queue.Grant(key);
     ++stats.grants;
     Answer(entry.link, entry.header, FrameType::kGrant, 0, entry.slot);
     return true;
@@ -166,28 +165,29 @@ struct StreamReceiver::Impl {
         return;
       }
       if (Age(header) == Age(entry.header) && link == entry.link && SameMessage(header, entry.header)) {  // step 5
-        if (entry.state == Entry::State::kWaiting)
-          Answer(link, header, FrameType::kState, static_cast<uint32_t>(PushState::kQueued));
+        if (entry.state == Entry::State::kWaiting) TellQueued(entry);
         if (entry.state == Entry::State::kGranted) Answer(link, header, FrameType::kGrant, 0, entry.slot);
         return;
       }
       Drop(it);
     }
     Entry& entry = Put(key, link, header);
-    const bool urgent = owner->Urgent(entry.header);
-    if ((urgent || waiting.empty()) && Grant(key, entry, urgent)) return;
-    Queue(key, entry);
+    entry.priority = static_cast<int32_t>(header.aux);
+    entry.header.aux = 0;
+    if (Full(key, entry)) return;
+    Wait(key, entry);
+    untold.push_back(key);  // at the end of this turn it is granted, or told that it waits
   }
 
-  // No memory: the announcement waits, and the sender is told so.
-  void Queue(const Key& key, Entry& entry) {
-    if (waiting.size() >= options.max_waiting) {
-      Answer(entry.link, entry.header, FrameType::kRetry, static_cast<uint32_t>(RetryReason::kBusy));
-      entry.state = Entry::State::kGranted;  // not on the list that Drop would take it from
-      Drop(entries.find(key));
-      return;
-    }
-    Wait(key, entry);
+  // Too many wait: one more is turned away.
+  bool Full(const Key& key, const Entry& entry) {
+    if (queue.size() < options.max_waiting) return false;
+    Answer(entry.link, entry.header, FrameType::kRetry, static_cast<uint32_t>(RetryReason::kBusy));
+    Drop(entries.find(key));
+    return true;
+  }
+
+  void TellQueued(const Entry& entry) {
     Answer(entry.link, entry.header, FrameType::kState, static_cast<uint32_t>(PushState::kQueued));
   }
 
@@ -201,14 +201,19 @@ struct StreamReceiver::Impl {
     if (header.total_bytes > options.max_message_bytes)
       return Refuse(link, header, absl::StrCat("a push of more than the ", options.max_message_bytes, " bytes allowed"));
     const Key key = KeyOf(header);
-    uint64_t place = 0;  // in the queue, if this very try waits there
+    std::optional<uint64_t> place;  // in the queue, if this very push waits there
+    int32_t priority = 0;
     if (const auto it = entries.find(key); it != entries.end()) {
-      const Entry& entry = it->second;
+      Entry& entry = it->second;
       if (Age(header) < Age(entry.header)) {
         ++stats.stale_attempts;
         return;
       }
-      if (entry.state == Entry::State::kWaiting) place = entry.order;
+      priority = entry.priority;
+      if (entry.state == Entry::State::kWaiting) {
+        place = queue.Remove(key);
+        entry.state = Entry::State::kNew;
+      }
       Drop(it);
     }
     const bool by_reference = payload.size() > endpoint->limits().max_slotless_bytes;
@@ -216,11 +221,10 @@ struct StreamReceiver::Impl {
       if (!pool->Fits(payload.size(), owner->Urgent(header))) {
         ++stats.dropped_eager;
         Entry& entry = Put(key, link, header);
-        if (place == 0) return Queue(key, entry);
-        entry.order = place;
-        waiting.emplace(place, key);
-        waiting_keys.insert(key);
-        Answer(link, header, FrameType::kState, static_cast<uint32_t>(PushState::kQueued));
+        entry.priority = priority;
+        if (!place.has_value() && Full(key, entry)) return;
+        Wait(key, entry, place);
+        TellQueued(entry);
         return;
       }
       payload = pool->Charge(std::move(payload));
@@ -275,6 +279,7 @@ struct StreamReceiver::Impl {
   }
 
   void HandOver(LinkId link, const FrameHeader& header, Payload payload) {
+    if (owner->Joint(header)) queue.NoteRound(header.job, header.partition, header.round);
     const absl::Status status = owner->OnContribution(link, header, std::move(payload));
     recheck.insert({std::get<0>(KeyOf(header)), header.partition});
     if (status.ok()) return;
@@ -284,40 +289,45 @@ struct StreamReceiver::Impl {
 
   // --- memory
 
-  bool GrantIfUrgent(Key key) {
+  bool GrantIfUrgent(const Key& key) {
     Entry& entry = entries.at(key);
-    if (!owner->Urgent(entry.header)) return false;
-    if (!Grant(key, entry, /*urgent=*/true)) return false;
-    StopWaiting(key, entry);
-    return true;
+    return owner->Urgent(entry.header) && Grant(key, entry, /*urgent=*/true);
   }
 
   void Pump() {
-    while (!waiting.empty()) {
-      const Key key = waiting.begin()->second;
-      Entry& entry = entries.at(key);
-      if (!Grant(key, entry, /*urgent=*/false)) break;
-      StopWaiting(key, entry);
+    bool memory = true;
+    while (const std::optional<Key> next = queue.Next()) {
+      memory = Grant(*next, entries.at(*next), /*urgent=*/false) || GrantIfUrgent(*next);
+      if (!memory) break;
     }
-    // The reserve. A contribution makes the partition's next rank urgent, so those partitions are asked about first.
-    std::set<std::pair<uint32_t, uint32_t>> partitions = std::exchange(recheck, {});
-    if (waiting.empty() || !pool->Fits(1, /*urgent=*/true)) {
-      if (!waiting.empty()) recheck = std::move(partitions);  // when there is memory again
-      return;
+    if (queue.size() == 0) recheck.clear();
+    if (!memory) UseReserve();
+    for (const Key& key : std::exchange(untold, {})) {
+      if (queue.waits(key)) TellQueued(entries.at(key));
     }
-    for (const auto& [job, partition] : partitions) {
-      auto it = waiting_keys.lower_bound({job, partition, 0});
-      for (size_t n = 0; n < kUrgentChecks && it != waiting_keys.end(); ++n) {
-        if (std::get<0>(*it) != job || std::get<1>(*it) != partition) break;
-        const Key key = *it++;
-        GrantIfUrgent(key);
+  }
+
+  // Memory is short: urgent pushes may have the reserve, whatever their links have granted already.
+  void UseReserve() {
+    if (!pool->Fits(1, /*urgent=*/true)) return;
+    for (const Key& key : untold) {
+      if (queue.waits(key)) GrantIfUrgent(key);
+    }
+    // A contribution makes the partition's next rank urgent, so those partitions are asked about first.
+    for (const auto& [job, partition] : std::exchange(recheck, {})) {
+      std::optional<Key> key = queue.FirstFrom({job, partition, 0});
+      for (size_t n = 0; n < kUrgentChecks && key.has_value(); ++n) {
+        const auto [its_job, its_partition, rank] = *key;
+        if (its_job != job || its_partition != partition) break;
+        GrantIfUrgent(*key);
+        key = queue.FirstFrom({job, partition, rank + 1});
       }
     }
     // Rounds also close by verdicts and by changes of the plan: the rest is asked about in turn.
-    for (size_t n = std::min(kUrgentChecks, waiting_keys.size()); n > 0 && !waiting_keys.empty(); --n) {
-      auto it = waiting_keys.upper_bound(cursor);
-      if (it == waiting_keys.end()) it = waiting_keys.begin();
-      cursor = *it;
+    for (size_t n = std::min(kUrgentChecks, queue.size()); n > 0 && queue.size() > 0; --n) {
+      const auto [job, partition, rank] = cursor;
+      const std::optional<Key> after = queue.FirstFrom({job, partition, rank + 1});
+      cursor = after.has_value() ? *after : queue.FirstFrom({}).value_or(Key{});
       GrantIfUrgent(cursor);
     }
   }
@@ -334,18 +344,17 @@ struct StreamReceiver::Impl {
   LinkQueue* const replies;
   Owner* const owner;
   const StreamReceiverOptions options;
+  GrantQueue queue;
   const std::shared_ptr<BufferPool> pool;
   StreamReceiverStats stats;
 
   std::map<Key, Entry> entries;
   std::unordered_map<LinkId, std::set<Key>> by_link;
   std::unordered_map<SlotId, Key> slots;
-  std::map<uint64_t, Key> waiting;  // in order of coming
-  std::set<Key> waiting_keys;       // the same, by partition
+  std::vector<Key> untold;          // announced in this turn
   std::unordered_map<SlotId, std::pair<LinkId, std::shared_ptr<std::byte>>> closing;  // of forgotten pushes
   std::set<std::pair<uint32_t, uint32_t>> recheck;  // job, partition: somebody may have become urgent
   Key cursor{};
-  uint64_t next_order = 1;
 };
 
 StreamReceiver::StreamReceiver(Endpoint* endpoint, LinkQueue* replies, Owner* owner, StreamReceiverOptions options)
@@ -393,6 +402,7 @@ void StreamReceiver::ForgetRank(uint32_t rank, uint32_t below_incarnation, uint3
 }
 
 void StreamReceiver::ForgetPartition(uint32_t partition, uint32_t job) {
+  impl_->queue.ForgetRounds(job, partition);
   impl_->Forget([=](const FrameHeader& h) { return h.partition == partition && (job == 0 || h.job == job); });
 }
 
@@ -400,7 +410,7 @@ StreamReceiverStats StreamReceiver::stats() const {
   StreamReceiverStats stats = impl_->stats;
   stats.pool_used = impl_->pool->used();
   stats.pool_peak = impl_->pool->peak();
-  stats.waiting = impl_->waiting.size();
+  stats.waiting = impl_->queue.size();
   stats.partial = impl_->slots.size();
   return stats;
 }

@@ -6,8 +6,9 @@
 // that everyone waits for can always close. Urgent pushes are consumed on arrival, which frees the reserve again.
 // The pool counts what it grants and, until the owner drops them, payloads that come without a grant and fit the
 // endpoint's max_slotless_bytes; larger ones without a slot lie in the sender's memory and cost nothing here.
-// Waiting announcements are a few bytes each, at most one for each (job, rank, partition); they are granted in the order
-// of their coming, urgent ones first where the reserve takes them.
+// Waiting announcements are a few bytes each, at most one for each (job, rank, partition). At the end of each turn they are
+// granted in the order of GrantQueue while their links have room and the pool has memory; where memory is short, urgent ones
+// first as far as the reserve takes them. Those that go on waiting are told so (STATE QUEUED).
 // Single-threaded, on the endpoint's loop.
 #pragma once
 
@@ -23,6 +24,9 @@ namespace sluice::transport {
 struct StreamReceiverOptions {
   size_t pool_bytes = 256 << 20;
   size_t max_message_bytes = 8 << 20;   // larger announcements are refused; the pool must hold at least two
+  // What one link may have granted and unfinished before the next grant: enough to keep it busy while a grant travels, and
+  // little, so that all workers send the same partitions at about the same time.
+  size_t granted_bytes = 8 << 20;
   size_t max_waiting = 1 << 20;         // announcements that may wait in all; further ones get RETRY(BUSY)
 };
 
@@ -45,6 +49,8 @@ class StreamReceiver {
     virtual Admission Admit(LinkId link, const FrameHeader& header) = 0;
     // May this push use the reserve? Asked again for waiting pushes at each Pump.
     virtual bool Urgent(const FrameHeader& header) const = 0;
+    // Does this round close when the parts of all ranks are there (BSP)? See GrantQueue.
+    virtual bool Joint(const FrameHeader& header) const = 0;
     // Step 4: the whole payload; header is the push's own, with payload_bytes of the whole. The owner validates it (an error makes the receiver answer ERROR and forget the push),
     // keeps it or drops it at once; dropping it gives the memory back to the pool. Not called twice for the same
     // (rank, partition, round) once it returned OK, as long as Admit says kAnswered from then on.
@@ -58,7 +64,7 @@ class StreamReceiver {
   // ANNOUNCE and PUSH (already unpacked from batches). Returns false for other types.
   bool OnFrame(LinkId link, const FrameHeader& header, Payload payload);
   void OnSlotClosed(LinkId link, SlotId slot);
-  // Grants waiting announcements while memory lasts; the owner calls it at the end of each turn.
+  // Grants waiting announcements; the owner calls it at the end of each turn.
   void Pump();
   // Forgets everything of a rank below this incarnation, or of a partition that moved away. job 0 = of any job: those
   // that were meant by mistake are announced again.

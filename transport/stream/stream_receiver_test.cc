@@ -22,6 +22,7 @@ struct ScriptedOwner : StreamReceiver::Owner {
     return answered.contains({header.rank, header.partition}) ? Admission::kAnswered : Admission::kAccept;
   }
   bool Urgent(const FrameHeader& header) const override { return urgent.contains({header.rank, header.partition}); }
+  bool Joint(const FrameHeader&) const override { return true; }
   absl::Status OnContribution(LinkId, const FrameHeader& header, Payload payload) override {
     if (!verdict.ok()) return verdict;
     contributions.push_back(absl::StrCat(header.rank, "/", header.partition, "/", header.attempt, " ",
@@ -56,6 +57,7 @@ class StreamReceiverTest : public testing::Test {
   }
   void Announce(uint32_t rank, uint32_t partition, uint32_t attempt = 1, uint64_t total = 10, LinkId link = 1) {
     EXPECT_TRUE(receiver_->OnFrame(link, Header(FrameType::kAnnounce, rank, partition, attempt, total), {}));
+    receiver_->Pump();  // a turn of its own
   }
   void Eager(uint32_t rank, uint32_t partition, const std::string& text, uint32_t attempt = 1, LinkId link = 1) {
     FrameHeader h = Header(FrameType::kPush, rank, partition, attempt, text.size());
@@ -208,6 +210,7 @@ TEST_F(StreamReceiverTest, ANewIncarnationBeginsItsAttemptsAgain) {
   FrameHeader h = Header(FrameType::kAnnounce, 0, 7, 1, 10);
   h.incarnation = 4;
   receiver_->OnFrame(2, h, {});
+  receiver_->Pump();
   EXPECT_EQ(Answers(), Lines{"GRANT 0/7/1 101 link 2"});
   EXPECT_EQ(Stats().pool_used, 10u);
 }
@@ -234,9 +237,45 @@ TEST_F(StreamReceiverTest, LaterAnnouncementsDoNotOvertakeTheQueue) {
   receiver_->LinkDown(9);
   Stripe(100, 0, 0, 0, "0123456789");
   Announce(0, 4, 1, 2);
-  EXPECT_EQ(Answers(), Lines{absl::StrCat("STATE 0/4/1 ", kQueued)});
+  EXPECT_EQ(Answers(), (Lines{"GRANT 0/3/1 103", absl::StrCat("STATE 0/4/1 ", kQueued)}));
+}
+
+TEST_F(StreamReceiverTest, ALinkHasLittleGrantedAtATime) {
+  Make({.pool_bytes = 400, .max_message_bytes = 10, .granted_bytes = 20});
+  for (uint32_t p = 0; p < 3; ++p) Announce(0, p);
+  Announce(1, 0, 1, 10, /*link=*/2);
+  EXPECT_EQ(Answers(), (Lines{"GRANT 0/0/1 100", "GRANT 0/1/1 101", absl::StrCat("STATE 0/2/1 ", kQueued),
+                              "GRANT 1/0/1 102 link 2"}));
+  Stripe(100, 0, 0, 0, "01234");
   receiver_->Pump();
-  EXPECT_EQ(Answers(), Lines{"GRANT 0/3/1 103"});
+  EXPECT_EQ(Answers(), Lines{});
+  Stripe(100, 0, 0, 5, "56789");
+  receiver_->Pump();
+  EXPECT_EQ(Answers(), Lines{"GRANT 0/2/1 103"});
+}
+
+TEST_F(StreamReceiverTest, TheUrgentIsGrantedFirstAndWhatOthersHaveBegunBeforeIt) {
+  Make({.pool_bytes = 400, .max_message_bytes = 10, .granted_bytes = 10});
+  const auto announce = [&](uint32_t rank, uint32_t partition, int32_t priority, LinkId link) {
+    FrameHeader h = Header(FrameType::kAnnounce, rank, partition, 1, 10);
+    h.aux = static_cast<uint32_t>(priority);
+    EXPECT_TRUE(receiver_->OnFrame(link, h, {}));
+  };
+  for (uint32_t p = 0; p < 4; ++p) announce(0, p, -static_cast<int32_t>(p), 1);  // in one turn: the last is the most urgent
+  receiver_->Pump();
+  EXPECT_EQ(Answers(), (Lines{"GRANT 0/3/1 100", absl::StrCat("STATE 0/0/1 ", kQueued),
+                              absl::StrCat("STATE 0/1/1 ", kQueued), absl::StrCat("STATE 0/2/1 ", kQueued)}));
+  Announce(1, 9, 1, 10, 2);
+  announce(1, 4, -4, 2), announce(1, 3, -3, 2);
+  receiver_->Pump();
+  Answers();
+  Stripe(101, 1, 9, 0, "0123456789", 1, 2);
+  receiver_->Pump();
+  EXPECT_EQ(Answers(), Lines{"GRANT 1/3/1 102 link 2"}) << "its round is begun, that of the more urgent 4 is not";
+  Eager(2, 0, "ab", 1, 3);  // what comes without a grant begins a round, too
+  Stripe(100, 0, 3, 0, "0123456789");
+  receiver_->Pump();
+  EXPECT_EQ(Answers(), Lines{"GRANT 0/0/1 103"});
 }
 
 TEST_F(StreamReceiverTest, AnEagerPushWithoutMemoryIsDroppedAndGrantedLater) {

@@ -154,6 +154,7 @@ struct StreamSender::Impl {
     Begin(push);
     FrameHeader header = push.header;
     header.type = FrameType::kAnnounce;
+    header.aux = static_cast<uint32_t>(push.priority);
     queue->SendSmall(push.link, header, {});
     SetTimer(push);
   }

@@ -97,6 +97,7 @@ class Server : public Handler, public StreamReceiver::Owner {
     }
     return StreamReceiver::Admission::kAnswered;
   }
+  bool Joint(const FrameHeader&) const override { return true; }
   bool Urgent(const FrameHeader& header) const override { return header.rank == partitions_[header.partition].next; }
   absl::Status OnContribution(LinkId, const FrameHeader& header, Payload payload) override {
     Partition& p = partitions_.at(header.partition);

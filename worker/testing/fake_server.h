@@ -121,6 +121,7 @@ class FakeServer final : public transport::Handler, public transport::StreamRece
     }
     return kAccept;
   }
+  bool Joint(const transport::FrameHeader&) const override { return true; }
   bool Urgent(const transport::FrameHeader&) const override { return true; }
   absl::Status OnContribution(transport::LinkId link, const transport::FrameHeader& h,
                               transport::Payload payload) override {
