@@ -4,8 +4,8 @@
 //   3. variables of other launchers (base/launcher.h)
 //   4. SLUICE_<SECTION>_<FIELD> variables, e.g. SLUICE_NODE_LEASE_MS, SLUICE_JOB_OPTIMIZER_RATE
 //   5. settings handed in by an embedding program ("job.codec=int8")
-//   6. flags: --job.codec=int8, --job.codec int8, --node.exit_when_done; without the section where one key only ends so
-//      (--trace out.json); "-" and "_" are the same
+//   6. flags: --job.codec=int8, --job.codec int8, --node.exit_when_done; "-" and "_" are the same. Sluice's own programs
+//      take them without the section where one key only ends so (--trace out.json); an embedding program does not
 // A key, variable or flag that does not exist is an error that names the nearest one. The source of each value is kept.
 //
 //   int main(int argc, char** argv) {
@@ -49,7 +49,8 @@ struct ConfigOptions {
   std::string config_file;            // as if by --config; a flag wins
   bool use_environment = true;
   bool take_arguments = false;      // words without dashes are collected instead of refused
-  // Only --node.…, --job.…, --data.…, their short forms (--trace) and --config are ours; the rest is passed on.
+  // An embedding program's command line: only --node.…, --job.…, --data.…, --config and --print-config are ours. All
+  // else, and everything after "--", is passed on in its order.
   bool pass_unknown_flags = false;
 };
 

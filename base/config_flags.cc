@@ -53,10 +53,19 @@ absl::Status SetProgramFlag(const ProgramFlag& flag, const std::string& text) {
       absl::StrCat("flag --", flag.name, ": \"", text.substr(0, 200), "\" is not ", type));
 }
 
+// Whether the flag is Sluice's. In an embedding program only names that cannot be meant for anybody else are: its own
+// --rate or --name must reach it, although keys of the configuration end so.
+bool IsOurs(const ConfigOptions& options, absl::string_view name) {
+  return !options.pass_unknown_flags || HasSection(name) || name == "config" || name == "print_config";
+}
+
 std::string UnknownFlagText(const ConfigOptions& options, const std::string& name) {
-  std::vector<std::string> candidates = {"help", "version", "print-config", "config"};
-  for (const ProgramFlag& flag : options.flags) candidates.push_back(flag.name);
+  std::vector<std::string> candidates = {"print-config", "config"};
   for (const ConfigKey& key : ConfigKeys()) candidates.push_back(key.name);
+  if (options.pass_unknown_flags)
+    return absl::StrCat("no flag --", name.substr(0, 200), "; the nearest is --", Nearest(name, candidates));
+  candidates.insert(candidates.begin(), {"help", "version"});
+  for (const ProgramFlag& flag : options.flags) candidates.push_back(flag.name);
   for (const ConfigKey& key : ConfigKeys())
     if (FindConfigKeyByLastPart(key.field()->name()) != nullptr) candidates.push_back(key.field()->name());
   std::vector<std::string> with_it;  // several keys end so
@@ -96,9 +105,7 @@ absl::StatusOr<ParsedFlags> ParseFlags(const ConfigOptions& options, const std::
     }
     const size_t equals = argument.find('=');
     const std::string name = argument == "-h" ? "help" : Normalised(absl::string_view(argument).substr(2, equals - 2));
-    const bool ours = !options.pass_unknown_flags || HasSection(name) || name == "config" ||
-                      FindConfigKeyByLastPart(name) != nullptr;
-    if (!ours) {
+    if (!IsOurs(options, name)) {
       result.arguments.push_back(argument);
       continue;
     }
@@ -119,7 +126,7 @@ absl::StatusOr<ParsedFlags> ParseFlags(const ConfigOptions& options, const std::
         continue;
       }
       key = FindConfigKey(name);
-      if (key == nullptr) key = FindConfigKeyByLastPart(name);
+      if (key == nullptr && !options.pass_unknown_flags) key = FindConfigKeyByLastPart(name);
       if (key == nullptr && name != "config") return absl::InvalidArgumentError(UnknownFlagText(options, name));
     }
 

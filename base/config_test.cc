@@ -255,15 +255,30 @@ TEST(Config, AnEmbeddingProgramKeepsItsOwnFlags) {
   EXPECT_EQ(loaded->action, LoadedConfig::Action::kRun);
 }
 
-TEST(Config, AnEmbeddingProgramTakesKeysWithoutTheirSection) {
-  const auto loaded =
-      Load({"--trace=a.json", "--epochs=3", "--lease-ms", "9000", "--port_of_mine=1", "--exit-when-done"}, {},
-           {.pass_unknown_flags = true});
+// Regression: a trainer's own --rate and --name were taken for job.optimizer.rate and job.name.
+TEST(Config, AnEmbeddingProgramKeepsFlagsThatEndLikeKeys) {
+  const auto loaded = Load({"--rate=0.5", "--name", "mine", "--workers=8", "--codec=zip", "--trace", "--exit-when-done",
+                            "--node.lease-ms", "9000", "--jobs.x=1", "-v"},
+                           {}, {.pass_unknown_flags = true});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
-  EXPECT_THAT(loaded->arguments, ElementsAre("--epochs=3", "--port_of_mine=1"));
-  EXPECT_EQ(loaded->config.node().trace(), "a.json");
+  EXPECT_THAT(loaded->arguments, ElementsAre("--rate=0.5", "--name", "mine", "--workers=8", "--codec=zip", "--trace",
+                                             "--exit-when-done", "--jobs.x=1", "-v"));
   EXPECT_EQ(loaded->config.node().lease_ms(), 9000u);
-  EXPECT_TRUE(loaded->config.node().exit_when_done());
+  for (const auto& [key, source] : loaded->sources) EXPECT_EQ(source, key == "node.lease_ms" ? "flag" : "default");
+}
+
+TEST(Config, AnEmbeddingProgramsMisspelledSettingIsAnError) {
+  const ConfigOptions embedding{.pass_unknown_flags = true};
+  EXPECT_THAT(LoadError({"--job.codce=int8"}, {}, embedding), HasSubstr("nearest is --job.codec"));
+  EXPECT_THAT(LoadError({"--node.workers=8"}, {}, embedding), HasSubstr("nearest is --node.servers"));
+  EXPECT_THAT(LoadError({"--config"}, {}, embedding), HasSubstr("needs a value"));
+}
+
+TEST(Config, AnEmbeddingProgramCanPrintItsSettings) {
+  const auto loaded = Load({"--print-config", "--version"}, {}, {.pass_unknown_flags = true});
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  EXPECT_EQ(loaded->action, LoadedConfig::Action::kPrintConfig);
+  EXPECT_THAT(loaded->arguments, ElementsAre("--version"));
 }
 
 TEST(Config, HelpNamesEveryKeyWithItsCommentAndDefault) {

@@ -549,6 +549,28 @@ TEST(BspTest, LargeReplyGoesInStripesIntoTheSlot) {
   EXPECT_EQ(s.Take(0).size(), 4u);
 }
 
+TEST(BspTest, TracesAreToldWhenAnAnswerWasQueuedBegunAndLetGoOf) {
+  CoreHarness s("s0", 0, SmallEager());
+  s.Start(OnePartition("workers: 2", 16 << 10));
+  const std::vector<float> values(16 << 10, 1.0f);
+  s.Send({.values = values, .reply_slot = 9});
+  const TimeNs start = s.clock.Now();
+  s.clock.Advance(5);
+  s.Send({.rank = 1, .values = values, .reply_slot = 9});   // closes the round
+  s.clock.Advance(7);
+  EXPECT_TRUE(s.observed.answered.empty());
+  s.endpoint.ReleaseAll();
+  ASSERT_EQ(s.observed.answered.size(), 2u);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    const auto& [header, times] = s.observed.answered[rank];
+    EXPECT_EQ(header.type, FrameType::kReply);
+    EXPECT_EQ(header.rank, rank);
+    EXPECT_EQ(times.queued, start + 5);
+    EXPECT_EQ(times.begun, start + 5);
+    EXPECT_EQ(times.done, start + 12);
+  }
+}
+
 // --- grants
 
 TEST(BspTest, AnnouncedPushIsGrantedAndAssembled) {

@@ -63,8 +63,9 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
         receiver_(endpoint, replier_.queue(), this, receiver_options_),
         peers_(endpoint, clock, SelfHello()) {
     if (options_.observer == nullptr) return;
-    replier_.set_on_released([this](const FrameHeader& header, TimeNs since) {
-      options_.observer->OnAnswered(header, since, clock_->Now());
+    replier_.queue()->ObserveSends([this](const FrameHeader& header, const transport::SendTimes& times) {
+      if (header.type != FrameType::kReply && header.type != FrameType::kValue) return;
+      options_.observer->OnAnswered(header, times);
     });
   }
 

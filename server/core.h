@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"
+#include "transport/stream/link_queue.h"
 #include "transport/transport.h"
 
 namespace sluice::server {
@@ -49,9 +50,9 @@ class ServerObserver {
   virtual ~ServerObserver() = default;
   virtual void OnContribution(const ContributionRecord& record) { (void)record; }
   virtual void OnRound(const RoundRecord& record) { (void)record; }
-  // A REPLY or VALUE: from when it was queued until the transport has let go of it.
-  virtual void OnAnswered(const transport::FrameHeader& header, TimeNs queued, TimeNs released) {
-    (void)header, (void)queued, (void)released;
+  // A REPLY or VALUE with a payload, once the transport has let go of it.
+  virtual void OnAnswered(const transport::FrameHeader& header, const transport::SendTimes& times) {
+    (void)header, (void)times;
   }
 };
 

@@ -1,5 +1,5 @@
 // A lane's part of a partition's way, as a trace: "aggregate" from a round's first contribution to its application,
-// "reply" from there until the transport has let go of the answer.
+// "reply" from there until the transport has let go of the answer, and "send" the part of it from the answer's first byte.
 #pragma once
 
 #include <map>
@@ -25,9 +25,11 @@ class LaneTrace final : public ServerObserver {
                  {.tensor = record.tensor, .partition = record.partition, .round = record.round});
     first_.erase(first);
   }
-  void OnAnswered(const transport::FrameHeader& header, TimeNs queued, TimeNs released) override {
-    track_->Wait("reply", queued, released,
-                 {.tensor = header.tensor, .partition = header.partition, .round = header.round, .rank = header.rank});
+  void OnAnswered(const transport::FrameHeader& header, const transport::SendTimes& times) override {
+    const TraceArgs args{
+        .tensor = header.tensor, .partition = header.partition, .round = header.round, .rank = header.rank};
+    track_->Wait("reply", times.queued, times.done, args);
+    track_->Wait("send", times.begun, times.done, args);
   }
 
  private:

@@ -24,7 +24,6 @@ Replier::~Replier() = default;
 void Replier::Release(uint64_t key) {
   const auto it = lent_.find(key);
   if (it == lent_.end()) return;
-  if (on_released_) on_released_(it->second.header, it->second.since);
   lent_.erase(it);
   ForgetSettled();
   released_.emplace_back(clock_->Now(), key);
@@ -94,7 +93,6 @@ uint64_t Replier::SendPayload(LinkId link, FrameHeader header, ConstBytes payloa
     header.payload_bytes = static_cast<uint32_t>(payload.size());
     payload_out_ += payload.size();
     queue_.SendSmall(link, header, payload);
-    if (on_released_) on_released_(header, clock_->Now());
     return 0;
   }
   if (!by_reference && header.slot == 0 && payload.size() > endpoint_->limits().max_slotless_bytes) {
@@ -106,7 +104,7 @@ uint64_t Replier::SendPayload(LinkId link, FrameHeader header, ConstBytes payloa
   }
   if (by_reference) header.slot = 0;   // the receiver reads it where it lies: each of many workers copies for itself
   const uint64_t key = next_key_++;
-  lent_.emplace(key, Lent{std::move(owner), header, clock_->Now()});
+  lent_.emplace(key, std::move(owner));
   payload_out_ += payload.size();
   queue_.SendLarge(link, header, payload, priority, key, by_reference);
   return key;

@@ -46,17 +46,8 @@ class Replier {
   void Cancel(uint64_t key);
 
   uint64_t payload_out() const { return payload_out_; }
-  // Told of each payload when nothing reads it any more, and since when it was queued.
-  void set_on_released(std::function<void(const transport::FrameHeader& header, TimeNs since)> on_released) {
-    on_released_ = std::move(on_released);
-  }
 
  private:
-  struct Lent {
-    std::shared_ptr<const void> owner;
-    transport::FrameHeader header;
-    TimeNs since = 0;
-  };
   void Release(uint64_t key);
   void ForgetSettled();
 
@@ -66,10 +57,9 @@ class Replier {
   const size_t copy_up_to_;
   uint64_t next_key_ = 1;
   uint64_t payload_out_ = 0;
-  std::unordered_map<uint64_t, Lent> lent_;
+  std::unordered_map<uint64_t, std::shared_ptr<const void>> lent_;   // by key, its owner
   std::deque<std::pair<TimeNs, uint64_t>> released_;   // within settle_, in order of time
   std::unordered_set<uint64_t> recent_;                // their keys
-  std::function<void(const transport::FrameHeader&, TimeNs)> on_released_;
   transport::LinkQueue queue_;   // last: it calls back into lent_
 };
 

@@ -145,9 +145,12 @@ class Client {
  public:
   // Blocks until the job runs (all its workers and servers are there) or node.connect_timeout_ms passed.
   static Result<std::unique_ptr<Client>> Connect(const ClientOptions& options = {});
-  // Takes --section.key=value flags out of argc and argv, and --key=value where one key of the configuration alone ends
-  // so (--trace=out.json is --node.trace=out.json), as the daemons do; so a trainer's own flags need other names. All
-  // other flags stay in argv, in their order.
+  // Takes the flags that are Sluice's out of a trainer's command line: --node.…, --job.…, --data.… (as --job.codec=int8
+  // or --job.codec int8), --config=FILE and --print-config. They win over options. Everything else stays in argv for the
+  // trainer, untouched and in its order, and so does all that follows "--"; the short forms of Sluice's own programs
+  // (--trace, --workers) are the trainer's here. A misspelled one (--job.codce) is kInvalidArgument with the nearest
+  // name, and leaves argv as it was. --print-config prints all settings with their sources to standard output, and the
+  // call returns kCancelled without connecting.
   static Result<std::unique_ptr<Client>> ConnectFromFlags(int* argc, char** argv, ClientOptions options = {});
   ~Client();                             // without Finish: the job counts this worker as lost
   Client(const Client&) = delete;

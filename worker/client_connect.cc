@@ -1,5 +1,6 @@
 // How a client comes into being: configuration, and the scheduler's stream over gRPC.
 #include <algorithm>
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,19 @@ std::unique_ptr<worker::ControlStream> MakeStream(const std::string& scheduler, 
   return std::make_unique<GrpcStream>(scheduler, loop, std::move(callbacks));
 }
 
+// What is not ours stays in argv, in its order, and argv ends with a null pointer as before.
+void KeepInArgv(const std::vector<std::string>& arguments, int* argc, char** argv) {
+  int kept = std::min(*argc, 1);
+  size_t next = 0;
+  for (int i = kept; i < *argc && next < arguments.size(); ++i) {
+    if (argv[i] != arguments[next]) continue;
+    argv[kept++] = argv[i];
+    ++next;
+  }
+  if (kept < *argc) argv[kept] = nullptr;
+  *argc = kept;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Client>> Client::Connect(const ClientOptions& options) {
@@ -56,15 +70,11 @@ Result<std::unique_ptr<Client>> Client::ConnectFromFlags(int* argc, char** argv,
   const std::vector<std::string> arguments(argv + std::min(*argc, 1), argv + *argc);
   absl::StatusOr<LoadedConfig> loaded = LoadConfig(wanted, arguments, Environment::FromProcess());
   if (!loaded.ok()) return FromAbsl(loaded.status());
-  // What is not ours stays in argv, in its order.
-  int kept = std::min(*argc, 1);
-  size_t next = 0;
-  for (int i = kept; i < *argc && next < loaded->arguments.size(); ++i) {
-    if (argv[i] != loaded->arguments[next]) continue;
-    argv[kept++] = argv[i];
-    ++next;
+  KeepInArgv(loaded->arguments, argc, argv);
+  if (loaded->action == LoadedConfig::Action::kPrintConfig) {
+    std::fputs(PrintConfigText(*loaded).c_str(), stdout);
+    return Status(Code::kCancelled, "the settings are printed, as --print-config says; nothing was connected");
   }
-  *argc = kept;
 
   if (absl::StatusOr<LogLevel> level = ParseLogLevel(loaded->config.node().log_level()); level.ok()) {
     StderrLog::Get()->set_level(*level);

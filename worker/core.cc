@@ -86,6 +86,12 @@ CoreImpl::CoreImpl(WorkerCoreOptions options, transport::Endpoint* endpoint, con
   env_.on_idle = [this](Partition* partition) { OnIdle(partition); };
   if (options_.config.data().eager_bytes() != 0) env_.eager_bytes = options_.config.data().eager_bytes();
   env_.resend = Millis(options_.config.data().resend_ms(), 1000);
+  if (options_.observer == nullptr) return;
+  queue_.ObserveSends([this](const transport::FrameHeader& header, const transport::SendTimes& times) {
+    if (header.type != transport::FrameType::kPush) return;
+    options_.observer->OnStage(WorkerObserver::Stage::kSend, header.tensor, header.partition, header.round, times.begun,
+                                times.done);
+  });
 }
 
 CoreImpl::~CoreImpl() = default;

@@ -56,7 +56,10 @@ class WorkerObserver {
  public:
   virtual ~WorkerObserver() = default;
   // kQueue: from Submit until the partition's turn; kFuse: a small push waits in a batch for company; kWait: from the
-  // hand-over to the sender until the answer is whole; kSend: the part of it until the bytes have left (not told yet).
+  // hand-over to the sender until the answer is whole; kSend: the part of it from the first byte that is handed
+  // to the transport (after the owner's grant, if one is needed) until the transport has let go of the payload, once for
+  // each attempt; a payload that goes by reference is let go of when the owner has read it. So kWait before kSend is the
+  // encoding and the wait for the grant and the link, and kWait after it belongs to the owner and the other workers.
   enum class Stage { kFuse, kEncode, kQueue, kSend, kWait, kDecode };
   virtual void OnStage(Stage stage, uint32_t tensor, uint32_t partition, uint64_t round, TimeNs begin, TimeNs end) {
     (void)stage, (void)tensor, (void)partition, (void)round, (void)begin, (void)end;

@@ -379,6 +379,43 @@ TEST(CoreTest, UrgentOperationsGoFirst) {
   EXPECT_THAT(observer.order, ElementsAre(0, 2, 1));
 }
 
+TEST(CoreTest, AnObserverSeesEveryStageOfEveryPush) {
+  // Eager and fused, and announced and granted; with a codec.
+  for (const char* data : {"resend_ms: 1000 eager_bytes: 65536", "resend_ms: 1000 eager_bytes: 64"}) {
+    Cluster cluster({.job = "optimizer { kind: 'sgd' } codec: 'int8' codec_min_elements: 1", .data = data});
+    using Stage = WorkerObserver::Stage;
+    struct Observer : WorkerObserver {
+      void OnStage(Stage stage, uint32_t tensor, uint32_t partition, uint64_t round, TimeNs begin,
+                   TimeNs end) override {
+        EXPECT_EQ(tensor, 0u);
+        EXPECT_LE(begin, end);
+        EXPECT_TRUE(stages[{partition, round}].insert({stage, {begin, end}}).second) << static_cast<int>(stage);
+      }
+      std::map<std::pair<uint32_t, uint64_t>, std::map<Stage, std::pair<TimeNs, TimeNs>>> stages;
+    } observer;
+    cluster.Start(0, &observer);
+    const auto ids = cluster.Register({{"w", 3000}});
+    const std::vector<float> g = Values(3000, 1);
+    std::vector<float> out(3000);
+    for (int step = 0; step < 2; ++step) {
+      const auto op = cluster.Submit(0, {.tensor = ids[0], .input = g, .output = out});
+      ASSERT_TRUE(cluster.Wait({op}));
+    }
+    cluster.RunFor(kSecond);
+    const size_t partitions = cluster.plan.tensors(0).partition_elements_size();
+    EXPECT_GT(partitions, 1u);
+    EXPECT_EQ(observer.stages.size(), partitions * 2);
+    for (auto& [push, stages] : observer.stages) {
+      for (const Stage stage : {Stage::kQueue, Stage::kEncode, Stage::kSend, Stage::kWait, Stage::kDecode}) {
+        EXPECT_TRUE(stages.contains(stage)) << data << ": partition " << push.first << " round " << push.second
+                                            << " stage " << static_cast<int>(stage);
+      }
+      EXPECT_LE(stages[Stage::kEncode].second, stages[Stage::kSend].first);
+      EXPECT_LE(stages[Stage::kWait].first, stages[Stage::kSend].first);
+    }
+  }
+}
+
 TEST(CoreTest, WaitsSayForWhom) {
   Cluster cluster(
       {.ranks = 2, .job = "optimizer { kind: 'sgd' }", .data = "resend_ms: 50 eager_bytes: 64 stall_report_ms: 3000"});

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -35,8 +36,12 @@ struct Observed final : ServerObserver {
     rounds.back().record.value = {};
     rounds.back().record.reply = {};
   }
+  void OnAnswered(const FrameHeader& header, const transport::SendTimes& times) override {
+    answered.emplace_back(header, times);
+  }
   std::vector<ContributionRecord> contributions;
   std::vector<Round> rounds;
+  std::vector<std::pair<FrameHeader, transport::SendTimes>> answered;
 };
 
 inline proto::JobConfig JobText(const std::string& text) {

@@ -31,12 +31,14 @@ struct LinkQueue::Impl {
     size_t offset = 0;       // handed to the link up to here
     uint32_t in_flight = 0;  // stripes whose OnSent has not come
     bool queued = true;      // in its link's set
+    SendTimes times;         // kept for an observer only
   };
 
   struct Link {
     BatchBuilder batch;
     FrameHeader first;         // the batch's only frame goes out by itself
     TimeNs first_at = 0;
+    std::vector<std::pair<FrameHeader, SendTimes>> fused;  // with a payload, in `batch`; kept for an observer only
     bool has_control = false;  // something in the batch does not wait for the cycle
     bool dirty = false;        // on the list for Flush
     std::set<Order> large;
@@ -47,6 +49,7 @@ struct LinkQueue::Impl {
   struct Lent {
     uint64_t message = 0;
     std::vector<std::byte> buffer;
+    std::vector<std::pair<FrameHeader, SendTimes>> fused;  // of a batch; kept for an observer only
   };
 
   Impl(Endpoint* endpoint, const Clock* clock, LinkQueueOptions options, std::function<void(uint64_t)> released)
@@ -78,7 +81,12 @@ struct LinkQueue::Impl {
       link.batch.Recycle(std::move(buffer));
     } else {
       const uint64_t cookie = next_cookie++;
-      lent[cookie].buffer = std::move(buffer);  // a moved vector keeps its memory, so `payload` stays right
+      Lent& batch = lent[cookie];
+      batch.buffer = std::move(buffer);  // a moved vector keeps its memory, so `payload` stays right
+      if (sent) {
+        batch.fused = std::exchange(link.fused, {});
+        for (auto& [of, times] : batch.fused) times.begun = clock->Now();
+      }
       endpoint->Send(id, header, payload, cookie);
     }
     if (!spare.empty()) {
@@ -106,6 +114,7 @@ struct LinkQueue::Impl {
       const ConstBytes stripe = m.payload.subspan(m.offset, bytes);
       const uint64_t cookie = next_cookie++;
       lent[cookie].message = message_id;
+      if (sent && m.offset == 0) m.times.begun = clock->Now();
       ++m.in_flight;
       m.offset += bytes;
       link.begun = message_id;
@@ -114,10 +123,16 @@ struct LinkQueue::Impl {
     }
   }
 
+  void Tell(const FrameHeader& header, SendTimes times) {
+    times.done = clock->Now();
+    sent(header, times);
+  }
+
   // Forgets a message that nothing touches any more; its key is released with its last message.
   void Settle(uint64_t message_id) {
     const auto it = messages.find(message_id);
     if (it->second.queued || it->second.in_flight > 0) return;
+    if (sent && it->second.offset > 0) Tell(it->second.header, it->second.times);
     const uint64_t key = it->second.key;
     messages.erase(it);
     const auto ids = keys.find(key);
@@ -144,6 +159,7 @@ struct LinkQueue::Impl {
   const std::function<void(uint64_t)> released;
   std::function<void(uint64_t)> sender_released;
   std::function<void()> before_flush;
+  std::function<void(const FrameHeader&, const SendTimes&)> sent;
 
   std::unordered_map<LinkId, Link> links;
   std::vector<LinkId> dirty;  // in order of their first frame
@@ -186,7 +202,9 @@ void LinkQueue::SendSmall(LinkId id, const FrameHeader& header, ConstBytes paylo
   if (sized.total_bytes == 0) sized.total_bytes = payload.size();
   if (impl_->options.fusion_bytes == 0 || payload.size() > impl_->options.fuse_below) {
     impl_->SendBatch(id, link);  // what came before goes before
+    const TimeNs now = impl_->sent ? impl_->clock->Now() : 0;
     impl_->endpoint->Send(id, sized, payload, 0);
+    if (impl_->sent && !payload.empty()) impl_->Tell(sized, {.queued = now, .begun = now});
     return;
   }
   const size_t limit = std::min(impl_->options.fusion_bytes, impl_->endpoint->limits().max_slotless_bytes);
@@ -197,6 +215,7 @@ void LinkQueue::SendSmall(LinkId id, const FrameHeader& header, ConstBytes paylo
   }
   link.has_control |= payload.empty();
   link.batch.Add(sized, payload);
+  if (impl_->sent && !payload.empty()) link.fused.push_back({sized, {.queued = impl_->clock->Now()}});
   if (link.batch.bytes() >= limit) impl_->SendBatch(id, link);
   impl_->MarkDirty(id, link);
 }
@@ -214,6 +233,7 @@ void LinkQueue::SendLarge(LinkId id, const FrameHeader& header, ConstBytes paylo
   m.header = header;
   m.header.total_bytes = payload.size();
   m.payload = payload;
+  if (impl_->sent) m.times.queued = impl_->clock->Now();
   m.key = key;
   m.priority = priority;
   m.stripe = by_reference || header.slot == 0 ? payload.size() : std::max<size_t>(impl_->options.stripe_bytes, 1);
@@ -264,6 +284,7 @@ bool LinkQueue::OnSent(LinkId link, uint64_t cookie) {
   Impl::Lent lent = std::move(it->second);
   impl_->lent.erase(it);
   if (lent.message == 0) {
+    for (const auto& [header, times] : lent.fused) impl_->Tell(header, times);
     if (impl_->spare.size() < kSpareBuffers) impl_->spare.push_back(std::move(lent.buffer));
     return true;
   }
@@ -276,6 +297,10 @@ bool LinkQueue::OnSent(LinkId link, uint64_t cookie) {
 void LinkQueue::AttachSender(std::function<void(uint64_t key)> released, std::function<void()> before_flush) {
   impl_->sender_released = std::move(released);
   impl_->before_flush = std::move(before_flush);
+}
+
+void LinkQueue::ObserveSends(std::function<void(const FrameHeader& header, const SendTimes& times)> sent) {
+  impl_->sent = std::move(sent);
 }
 
 void LinkQueue::SendBatchesNow() { impl_->now_due = true; }

@@ -23,6 +23,11 @@ struct LinkQueueOptions {
   size_t fuse_below = 16 << 10;          // payloads up to this are fused
 };
 
+// The way of one message through the queue: told to it, its first byte handed to the endpoint, all of it let go of.
+struct SendTimes {
+  TimeNs queued = 0, begun = 0, done = 0;
+};
+
 // Keys with this bit belong to the StreamSender that is attached.
 inline constexpr uint64_t kSenderKeyBit = uint64_t{1} << 63;
 
@@ -62,6 +67,11 @@ class LinkQueue {
   // For StreamSender: released of the keys with kSenderKeyBit, and what runs at the beginning of every Flush() and
   // OnWritable(), so that what the sender holds back goes out in order of priority. Empty functions detach it.
   void AttachSender(std::function<void(uint64_t key)> released, std::function<void()> before_flush);
+
+  // For traces, set before anything is sent; without it no clock is read for them. Told of each message with a payload,
+  // also of those inside a batch, once the endpoint has let go of it (at once where it copies): before released(key), also
+  // where the link went in the middle of it, and not where nothing of it was handed over. It must not call the queue.
+  void ObserveSends(std::function<void(const FrameHeader& header, const SendTimes& times)> sent);
 
   // When the oldest waiting small frame must go (fusion_cycle), or INT64_MAX.
   TimeNs NextDeadline() const;

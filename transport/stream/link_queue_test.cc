@@ -264,6 +264,56 @@ TEST_F(LinkQueueTest, AReleasedCallbackMaySendAgain) {
 }
 
 // Random calls against the promise: each enqueued key is released once, and only when nothing of it is lent.
+TEST_F(LinkQueueTest, AnObserverIsToldWhenEachMessageWasQueuedBegunAndLetGoOf) {
+  LinkQueue& queue = Make({.stripe_bytes = 2, .fusion_bytes = 1000, .fusion_cycle = 5, .fuse_below = 3});
+  std::map<uint32_t, SendTimes> told;
+  queue.ObserveSends([&](const FrameHeader& header, const SendTimes& times) {
+    EXPECT_TRUE(told.emplace(header.partition, times).second) << header.partition;
+    EXPECT_TRUE(released_.empty()) << "the memory is the queue's until it has told";
+  });
+  const auto expect = [&](uint32_t partition, TimeNs queued, TimeNs begun, TimeNs done) {
+    ASSERT_TRUE(told.contains(partition)) << partition;
+    EXPECT_EQ(told[partition].queued, queued) << partition;
+    EXPECT_EQ(told[partition].begun, begun) << partition;
+    EXPECT_EQ(told[partition].done, done) << partition;
+  };
+  const std::string text = "0123456";
+  const TimeNs start = clock_.Now();
+  endpoint_.room = 0;
+  queue.SendLarge(1, Header(1, 50), Text(text), 0, 8, false);
+  queue.SendSmall(1, Header(2), Text("abc"));
+  clock_.Advance(1);
+  queue.SendSmall(1, Header(3), Text("abc"));
+  clock_.Advance(4);
+  queue.Flush();  // the batch's cycle is over; the large one finds no room
+  clock_.Advance(5);
+  endpoint_.room = 1;
+  queue.OnWritable(1);  // its first stripe
+  EXPECT_TRUE(told.empty());
+  clock_.Advance(10);
+  Complete();
+  expect(2, start, start + 5, start + 20);
+  expect(3, start + 1, start + 5, start + 20);
+  EXPECT_EQ(told.size(), 2u) << "three stripes are missing";
+  endpoint_.room = 10;
+  queue.OnWritable(1);
+  clock_.Advance(10);
+  EXPECT_TRUE(released_.empty());
+  queue.ObserveSends([&](const FrameHeader& header, const SendTimes& times) { told[header.partition] = times; });
+  Complete();
+  expect(1, start, start + 10, start + 30);
+  EXPECT_EQ(released_[8], 1);
+
+  queue.SendSmall(1, Header(4), Text(text));  // too large to be fused: the endpoint copies it
+  expect(4, start + 30, start + 30, start + 30);
+  queue.SendSmall(1, Header(5), {});  // nothing to be sent
+  queue.SendLarge(1, Header(6, 50), Text(text), 0, 9, false);
+  queue.Cancel(9);
+  queue.Flush();
+  EXPECT_EQ(told.size(), 4u);
+  EXPECT_EQ(released_[9], 1);
+}
+
 TEST_F(LinkQueueTest, EveryKeyIsReleasedExactlyOnceWhateverHappens) {
   for (uint64_t seed = 0; seed < 200; ++seed) {
     PhiloxRandom random(seed);

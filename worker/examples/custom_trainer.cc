@@ -4,6 +4,7 @@
 //   custom_trainer --job.workers=2 --job.optimizer.kind=sgd --job.optimizer.rate=0.1
 #include <cstdio>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "sluice/client.h"
@@ -21,8 +22,14 @@ int main(int argc, char** argv) {
   sluice::ClientOptions options;
   options.settings = {"job.name=linear", "job.optimizer.kind=sgd", "job.optimizer.rate=0.1"};
   auto connected = sluice::Client::ConnectFromFlags(&argc, argv, options);
+  if (connected.status().code() == sluice::Code::kCancelled) return 0;  // --print-config
   if (!connected.ok()) return Fail(connected.status());
   sluice::Client& client = **connected;
+  int steps = 200;
+  for (int i = 1; i < argc; ++i) {  // what is not Sluice's is left: this trainer's own --steps=N
+    if (std::sscanf(argv[i], "--steps=%d", &steps) == 1) continue;
+    return Fail({sluice::Code::kInvalidArgument, std::string("no flag ") + argv[i]});
+  }
 
   auto tensors = client.RegisterTensors(
       {{.name = "weights", .shape = {2}}, {.name = "bias", .shape = {1}, .kind = sluice::TensorKind::kBias}});
@@ -40,7 +47,7 @@ int main(int argc, char** argv) {
 
   std::mt19937 random(static_cast<unsigned>(client.rank()));
   std::normal_distribution<float> normal;
-  const int steps = 200, batch = 64;
+  const int batch = 64;
   // Rounds count from the broadcast, so a worker that was started again does the steps that are left.
   for (uint64_t round = client.NextRound(weights); round <= steps; ++round) {
     std::vector<float> gw = {0, 0}, gb = {0};
