@@ -1,0 +1,71 @@
+// One segment of a table: the rows whose ids hash into its range, and all that happens to a row in its life.
+//
+// A pure function of the calls made: no clock, no I/O, no thread. Equal calls give equal bits on every machine, so a backup
+// or the oracle that repeats them holds the same rows. Life of a row (docs/tables.md):
+//   unseen    reads give its initial values, a function of (spec.seed, id, position); nothing is stored
+//   sighted   pushes are counted in a sketch until spec.admit_after; until then they change nothing
+//   stored    created by the push that admits it, which also applies; from then on every push applies
+//   evicted   by age, by the bounds on rows and bytes, or because its values are all zero; then it is unseen again
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "absl/status/statusor.h"
+#include "proto/plan.pb.h"
+
+namespace sluice::server {
+
+struct SegmentLimits {
+  uint64_t max_rows = 0;    // of this segment; 0 = no bound
+  uint64_t max_bytes = 0;
+};
+
+struct SegmentStats {
+  uint64_t rows = 0;
+  uint64_t bytes = 0;             // rows, state and index, as allocated
+  uint64_t reads = 0, hits = 0;   // ids read, and those of them that were stored
+  uint64_t updates = 0;           // row updates applied
+  uint64_t created = 0, evicted_age = 0, evicted_bound = 0, dropped_zero = 0;
+  uint64_t not_admitted = 0;      // row gradients that only counted as a sighting
+  uint64_t no_room = 0;           // rows not created: the bound was reached and every row is of this round
+  uint64_t nonfinite = 0;         // row gradients not applied because they were not finite
+};
+
+class TableSegment {
+ public:
+  // INVALID_ARGUMENT names the field of the spec, its value and what is allowed.
+  static absl::StatusOr<std::unique_ptr<TableSegment>> Create(const proto::TableSpec& spec, const SegmentLimits& limits);
+  virtual ~TableSegment() = default;
+
+  virtual uint32_t dim() const = 0;
+
+  // Values of ids.size() rows of dim() fp32, in their order; ids may repeat. Creates nothing.
+  virtual void Read(std::span<const uint64_t> ids, std::span<float> out) = 0;
+
+  // Applies one gradient to each row, in this order. ids are unique; gradients: ids.size() x dim(); sightings[i]: how many
+  // pushes it is the sum of (empty: one each). round never falls from call to call; step counts from 1 and is the
+  // optimizer's t for tables without a t of their own by row. rate: the round's, rounded once.
+  virtual void Apply(std::span<const uint64_t> ids, std::span<const float> gradients,
+                     std::span<const uint32_t> sightings, float rate, uint64_t round) = 0;
+
+  // Evicts by age and by the bounds, oldest push first, then smaller id; called once after the Applies of a round.
+  virtual void EndRound(uint64_t round) = 0;
+
+  virtual SegmentStats stats() const = 0;
+  // The most often sighted stored ids since creation (approximately, by a small counter set), most frequent first.
+  virtual std::vector<std::pair<uint64_t, uint64_t>> HotIds(size_t most) const = 0;
+
+  // Every stored row in order of its id, for digests, checkpoints and tests.
+  struct Row {
+    uint64_t id = 0;
+    std::span<const float> values;   // dim
+    std::span<const float> state;    // the optimizer's
+    uint64_t last_round = 0;
+  };
+  virtual void ForEach(const std::function<void(const Row&)>& fn) const = 0;
+};
+
+}  // namespace sluice::server
