@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "google/protobuf/util/message_differencer.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -98,6 +99,18 @@ absl::StatusOr<uint64_t> CheckSpec(const proto::TensorSpec& spec) {
   if (Dtype(spec) != "fp32")
     return absl::InvalidArgumentError(
         absl::StrCat("tensor \"", spec.name(), "\" has dtype \"", spec.dtype(), "\"; fp32 is the only one yet"));
+  if (spec.has_table()) {
+    const proto::TableSpec& table = spec.table();
+    if (spec.shape_size() != 0)
+      return absl::InvalidArgumentError(absl::StrCat("table \"", spec.name(), "\" has a shape; its rows have a dim instead"));
+    if (table.dim() == 0 || table.dim() > kMaxTableDim)
+      return absl::InvalidArgumentError(absl::StrCat("table \"", spec.name(), "\" has rows of ", table.dim(),
+                                                     " values; 1 to ", kMaxTableDim, " are possible"));
+    if (table.segments() > kMaxSegments)
+      return absl::InvalidArgumentError(absl::StrCat("table \"", spec.name(), "\" asks for ", table.segments(),
+                                                     " segments; at most ", kMaxSegments, " are possible"));
+    return table.dim();
+  }
   if (!proto::TensorKind_IsValid(spec.kind()))
     return absl::InvalidArgumentError(absl::StrCat("tensor \"", spec.name(), "\" has the unknown kind ", spec.kind()));
   if (spec.shape_size() > 64)
@@ -118,6 +131,17 @@ absl::StatusOr<uint64_t> CheckSpec(const proto::TensorSpec& spec) {
 
 absl::Status SameSpec(const proto::TensorSpec& known, uint32_t known_rank, const proto::TensorSpec& spec,
                       uint32_t rank) {
+  if (known.has_table() || spec.has_table()) {
+    if (known.has_table() == spec.has_table() &&
+        google::protobuf::util::MessageDifferencer::Equals(known.table(), spec.table()))
+      return absl::OkStatus();
+    const auto text = [](const proto::TensorSpec& s) {
+      return s.has_table() ? absl::StrCat("a table {", s.table().ShortDebugString(), "}") : "a tensor";
+    };
+    return absl::InvalidArgumentError(absl::StrCat("\"", spec.name(), "\" was registered as ", text(known), " by rank ",
+                                                   known_rank, " and as ", text(spec), " by rank ", rank,
+                                                   "; all workers must build the same model"));
+  }
   if (std::equal(known.shape().begin(), known.shape().end(), spec.shape().begin(), spec.shape().end()) &&
       Dtype(known) == Dtype(spec) && known.kind() == spec.kind())
     return absl::OkStatus();
@@ -129,11 +153,21 @@ absl::Status SameSpec(const proto::TensorSpec& known, uint32_t known_rank, const
                                                  "; all workers must build the same model"));
 }
 
-absl::Status CheckRoom(const proto::Plan& plan, const std::vector<uint64_t>& elements) {
-  const uint64_t chunk = std::max<uint64_t>(1, plan.config().partition_bytes() / 4);
-  const uint64_t tensors = plan.tensors_size() + elements.size();
-  uint64_t partitions = CountPartitions(plan);
-  for (uint64_t n : elements) partitions += (n + chunk - 1) / chunk;  // at most 2^20 times 2^30
+uint64_t PartitionsOf(const proto::TensorSpec& spec, uint64_t elements, const proto::Plan& plan) {
+  if (!spec.has_table()) {
+    const uint64_t chunk = std::max<uint64_t>(1, plan.config().partition_bytes() / 4);
+    return (elements + chunk - 1) / chunk;
+  }
+  if (spec.table().segments() != 0) return spec.table().segments();
+  std::set<std::pair<uint32_t, uint32_t>> lanes;
+  for (const proto::ShardInfo& shard : plan.shards()) lanes.emplace(shard.server(), shard.lane());
+  const uint64_t wanted = std::max<uint64_t>(1, uint64_t{kSegmentsPerLane} * lanes.size());
+  return std::clamp<uint64_t>(wanted, 1, std::max(1, plan.shards_size()));
+}
+
+absl::Status CheckRoom(const proto::Plan& plan, uint64_t tensors, uint64_t partitions) {
+  tensors += static_cast<uint64_t>(plan.tensors_size());
+  partitions += CountPartitions(plan);
   if (tensors <= kMaxTensors && partitions <= kMaxPartitions) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat("the job would have ", tensors, " tensors in ", partitions,
                                                    " partitions; at most ", kMaxTensors, " and ", kMaxPartitions,
@@ -142,7 +176,11 @@ absl::Status CheckRoom(const proto::Plan& plan, const std::vector<uint64_t>& ele
 
 void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* plan) {
   const uint64_t chunk = std::max<uint64_t>(1, plan->config().partition_bytes() / 4);
+  const uint64_t partitions = PartitionsOf(spec, elements, *plan);
   const uint32_t first = CountPartitions(*plan);
+  uint64_t segments_before = 0;
+  for (const proto::TensorInfo& other : plan->tensors())
+    if (other.spec().has_table()) segments_before += static_cast<uint64_t>(other.partition_shard_size());
   proto::TensorInfo* tensor = plan->add_tensors();
   tensor->set_tensor(static_cast<uint32_t>(plan->tensors_size() - 1));
   *tensor->mutable_spec() = spec;
@@ -150,8 +188,14 @@ void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* pl
   tensor->set_first_partition(first);
 
   Loads loads(*plan);
-  for (uint64_t begin = 0; begin < elements; begin += chunk) {
-    const uint64_t size = std::min(chunk, elements - begin);
+  for (uint64_t i = 0; i < partitions; ++i) {
+    if (spec.has_table()) {
+      tensor->add_partition_elements(elements);
+      tensor->add_partition_shard(
+          static_cast<uint32_t>((segments_before + i) % static_cast<uint64_t>(plan->shards_size())));
+      continue;
+    }
+    const uint64_t size = std::min(chunk, elements - i * chunk);
     const int shard = loads.Place(4 * size);
     tensor->add_partition_elements(size);
     tensor->add_partition_shard(static_cast<uint32_t>(shard));

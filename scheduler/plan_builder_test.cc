@@ -113,9 +113,55 @@ TEST(AddTensor, TwoLargeTensorsWithSmallOnesBetweenLieOnTwoServers) {
 
 TEST(CheckRoom, BoundsPartitionsAndTensors) {
   const proto::Plan plan = MakePlan({1}, 1, 1024);
-  EXPECT_TRUE(CheckRoom(plan, {uint64_t{256} << 20}).ok());
-  EXPECT_EQ(CheckRoom(plan, {(uint64_t{256} << 20) + 1}).code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_FALSE(CheckRoom(plan, std::vector<uint64_t>((1 << 20) + 1, 1)).ok());
+  const auto room = [&](uint64_t elements) { return CheckRoom(plan, 1, PartitionsOf(Spec({elements}), elements, plan)); };
+  EXPECT_TRUE(room(uint64_t{256} << 20).ok());
+  EXPECT_EQ(room((uint64_t{256} << 20) + 1).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(CheckRoom(plan, (1 << 20) + 1, 1).ok());
+}
+
+proto::TensorSpec TableOf(uint32_t dim, uint32_t segments = 0) {
+  proto::TensorSpec spec = Spec({});
+  spec.set_name("table");
+  spec.mutable_table()->set_dim(dim);
+  spec.mutable_table()->set_segments(segments);
+  return spec;
+}
+
+TEST(CheckSpec, ATableHasRowsOfSomeValuesAndNoShape) {
+  EXPECT_EQ(*CheckSpec(TableOf(16)), 16u);
+  EXPECT_FALSE(CheckSpec(TableOf(0)).ok());
+  EXPECT_FALSE(CheckSpec(TableOf(65537)).ok());
+  EXPECT_FALSE(CheckSpec(TableOf(1, 65537)).ok());
+  proto::TensorSpec shaped = TableOf(4);
+  shaped.add_shape(4);
+  EXPECT_FALSE(CheckSpec(shaped).ok());
+}
+
+TEST(AddTensor, SegmentsOfTablesAreSpreadEvenlyWhateverElseIsThere) {
+  proto::Plan plan = MakePlan({2, 2}, 0, 1024);
+  AddTensor(Spec({100000}), 100000, &plan);   // fills some shards more than others
+  AddTensor(TableOf(8), 8, &plan);
+  AddTensor(TableOf(3, 6), 3, &plan);
+  std::map<std::pair<uint32_t, uint32_t>, int> lanes;
+  for (int t = 1; t < 3; ++t) {
+    EXPECT_EQ(plan.tensors(t).first_partition(),
+              plan.tensors(t - 1).first_partition() + static_cast<uint32_t>(plan.tensors(t - 1).partition_shard_size()));
+    for (const uint32_t s : plan.tensors(t).partition_shard()) ++lanes[{plan.shards(s).server(), plan.shards(s).lane()}];
+  }
+  EXPECT_EQ(plan.tensors(1).partition_shard_size(), 16);
+  EXPECT_EQ(plan.tensors(2).partition_shard_size(), 6);
+  ASSERT_EQ(lanes.size(), 4u);
+  for (const auto& [lane, segments] : lanes) EXPECT_TRUE(segments == 5 || segments == 6) << segments;
+}
+
+TEST(SameSpec, ATableWithOtherParametersIsNamed) {
+  EXPECT_TRUE(SameSpec(TableOf(8), 0, TableOf(8), 1).ok());
+  proto::TensorSpec other = TableOf(8);
+  other.mutable_table()->mutable_optimizer()->set_kind("adagrad");
+  const absl::Status status = SameSpec(TableOf(8), 0, other, 1);
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(status.message().find("adagrad"), std::string_view::npos) << status;
+  EXPECT_FALSE(SameSpec(TableOf(8), 0, Spec({8}), 1).ok());
 }
 
 TEST(SameSpec, IgnoresPriorityAndNothingElse) {

@@ -32,7 +32,7 @@ absl::Status CoreImpl::AddTensorsOf(const PendingTensors& pending, const JobStat
                                     std::map<std::string, uint32_t>* ids) const {
   std::map<std::string, const proto::TensorSpec*> fresh;
   std::vector<std::pair<const proto::TensorSpec*, uint64_t>> in_order;
-  std::vector<uint64_t> elements;
+  uint64_t partitions = 0;
   for (const proto::TensorSpec& spec : pending.message.tensors()) {
     SLUICE_ASSIGN_OR_RETURN(const uint64_t n, CheckSpec(spec));
     if (auto it = job.tensor_ids.find(spec.name()); it != job.tensor_ids.end()) {
@@ -45,10 +45,10 @@ absl::Status CoreImpl::AddTensorsOf(const PendingTensors& pending, const JobStat
       SLUICE_RETURN_IF_ERROR(SameSpec(*twin->second, pending.rank, spec, pending.rank));
     } else {
       in_order.emplace_back(&spec, n);
-      elements.push_back(n);
+      partitions += PartitionsOf(spec, n, next->plan());   // at most 2^20 times 2^30
     }
   }
-  SLUICE_RETURN_IF_ERROR(CheckRoom(next->plan(), elements));
+  SLUICE_RETURN_IF_ERROR(CheckRoom(next->plan(), in_order.size(), partitions));
   for (const auto& [spec, n] : in_order) {
     (*ids)[spec->name()] = static_cast<uint32_t>(next->plan().tensors_size());
     AddTensor(*spec, n, next->mutable_plan());
