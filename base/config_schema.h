@@ -38,7 +38,7 @@ std::string GetConfigValue(const ConfigKey& key, const proto::Config& config);
 // The name by which an enum's value is given: "ssp" for MODE_SSP.
 std::string ShortEnumName(const google::protobuf::EnumValueDescriptor* value);
 
-// Levenshtein distance in bytes.
+// Bytes to insert, drop, replace or swap with their neighbour, at least, to make one of the other.
 size_t EditDistance(absl::string_view a, absl::string_view b);
 // The candidate nearest to `name` (the first of several); "" if there are no candidates.
 std::string Nearest(absl::string_view name, const std::vector<std::string>& candidates);

@@ -270,7 +270,7 @@ TEST(Config, AnEmbeddingProgramKeepsFlagsThatEndLikeKeys) {
 TEST(Config, AnEmbeddingProgramsMisspelledSettingIsAnError) {
   const ConfigOptions embedding{.pass_unknown_flags = true};
   EXPECT_THAT(LoadError({"--job.codce=int8"}, {}, embedding), HasSubstr("nearest is --job.codec"));
-  EXPECT_THAT(LoadError({"--node.workers=8"}, {}, embedding), HasSubstr("nearest is --node.servers"));
+  EXPECT_THAT(LoadError({"--node.ports=8"}, {}, embedding), HasSubstr("nearest is --node.port"));
   EXPECT_THAT(LoadError({"--config"}, {}, embedding), HasSubstr("needs a value"));
 }
 
@@ -343,6 +343,9 @@ TEST(EditDistance, AgreesWithKnownPairs) {
   EXPECT_EQ(EditDistance("kitten", "sitting"), 3u);
   EXPECT_EQ(EditDistance("", "abc"), 3u);
   EXPECT_EQ(EditDistance("same", "same"), 0u);
+  EXPECT_EQ(EditDistance("codce", "codec"), 1u);
+  EXPECT_EQ(EditDistance("ba", "acb"), 3u);  // a swapped pair is not torn apart again
+  EXPECT_EQ(EditDistance("abcdef", "badcfe"), 3u);
   EXPECT_EQ(Nearest("stat", {"plan", "status", "shards"}), "status");
 }
 

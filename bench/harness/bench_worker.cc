@@ -3,7 +3,7 @@
 //   memcpy N    N copies of one tensor's size
 //   stats       push and pull bytes on the wire, counted by the transport, of the first client
 // Options: --tensors=1 --elements=16777216 (of each) --registered=1 --clients=1 --in_place=0, --backward_ms=0
-// --forward_ms=0 (a pass to hide behind: see Step), and all of Sluice's own.
+// --forward_ms=0 (a pass to hide behind: see Step), and Sluice's own by their full names (--node.…, --job.…, --data.…).
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -56,6 +56,7 @@ class Runner {
     client_options.rank = rank;
     auto client = Client::ConnectFromFlags(&argc, argv, client_options);
     if (!client.ok()) Die(client.status());
+    if (argc > 1) Die(Status(Code::kInvalidArgument, std::string("no option ") + argv[1]));
     client_ = std::move(*client);
     std::vector<TensorSpec> specs;
     for (size_t i = 0; i < options.tensors; ++i) {

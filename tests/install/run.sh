@@ -87,7 +87,7 @@ start_cluster() {
 # Two workers find the weights that the example's data have.
 trains() {
   local trainer=$1 job=$2 flags ranks=() rank
-  flags=(--node.scheduler="127.0.0.1:$port" --job.workers=2 --job.name="$job")
+  flags=(--node.scheduler="127.0.0.1:$port" --job.workers=2 --steps=200 --job.name="$job")
   for rank in 0 1; do
     RANK=$rank timeout 120 "$trainer" "${flags[@]}" > "$work/$job-$rank.log" 2>&1 &
     ranks+=($!)
@@ -104,6 +104,18 @@ trains() {
   fi
 }
 
+# Sluice's flags go by their full names; the trainer's own are not taken for them (its --steps is in trains, above).
+flags_are_told_apart() {
+  local trainer=$work/trainer-pkg
+  "$trainer" --print-config --name=mine --job.codec=int8 > "$work/settings" || { echo "--print-config failed"; return 1; }
+  cat "$work/settings"
+  grep -qE '^job\.name += linear +\(setting\)' "$work/settings" && grep -qE '^job\.codec += int8 +\(flag\)' "$work/settings" ||
+    return 1
+  if "$trainer" --job.codce=int8 2> "$work/refused"; then echo "--job.codce was taken"; return 1; fi
+  cat "$work/refused"
+  grep -q 'nearest is --job.codec' "$work/refused"
+}
+
 ends_in_order() {
   local pid code=0
   for pid in "${pids[@]}"; do kill -TERM "$pid"; done
@@ -117,6 +129,7 @@ case_ "the header stands alone" header_is_clean
 case_ "the library shows only what the header declares" library_is_private
 case_ "builds with g++ and pkg-config" builds_with_pkg_config
 case_ "builds with CMake's find_package" builds_with_cmake
+case_ "the trainer tells Sluice's flags from its own" flags_are_told_apart
 case_ "the installed daemons start" start_cluster
 port=$(cut -d' ' -f1 "$work/port" 2> /dev/null)
 case_ "trains (built by pkg-config)" trains "$work/trainer-pkg" pkg

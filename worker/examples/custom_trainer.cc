@@ -1,7 +1,7 @@
 // A trainer of one's own, in one page: linear regression y = 3 x0 - 2 x1 + 0.5 + noise, on data that each worker draws.
 //   sluice-scheduler & sluice-server &
 //   custom_trainer --job.workers=2 --job.optimizer.kind=sgd --job.optimizer.rate=0.1 &   (once for each worker)
-//   custom_trainer --job.workers=2 --job.optimizer.kind=sgd --job.optimizer.rate=0.1
+//   custom_trainer --job.workers=2 --job.optimizer.kind=sgd --job.optimizer.rate=0.1   (--steps=N: its own flag)
 #include <cstdio>
 #include <random>
 #include <string>
@@ -25,9 +25,9 @@ int main(int argc, char** argv) {
   if (connected.status().code() == sluice::Code::kCancelled) return 0;  // --print-config
   if (!connected.ok()) return Fail(connected.status());
   sluice::Client& client = **connected;
-  int steps = 200;
+  unsigned steps = 200;
   for (int i = 1; i < argc; ++i) {  // what is not Sluice's is left: this trainer's own --steps=N
-    if (std::sscanf(argv[i], "--steps=%d", &steps) == 1) continue;
+    if (std::sscanf(argv[i], "--steps=%u", &steps) == 1) continue;
     return Fail({sluice::Code::kInvalidArgument, std::string("no flag ") + argv[i]});
   }
 
