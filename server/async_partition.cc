@@ -16,7 +16,7 @@ using transport::PushState;
 using transport::RetryReason;
 
 AsyncPartition::AsyncPartition(PartitionShape shape, ValueState values, JobContext* job)
-    : Partition(std::move(shape), nullptr, std::move(values), job), ranks_(job->workers.size()) {}
+    : DensePartition(std::move(shape), nullptr, std::move(values), job), ranks_(job->workers.size()) {}
 
 bool AsyncPartition::Counted(uint32_t rank) const {
   const WorkerView& worker = job_->workers[rank];

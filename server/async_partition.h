@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
-#include "server/partition.h"
+#include "server/dense_partition.h"
 
 namespace sluice::server {
 
-class AsyncPartition final : public Partition {
+class AsyncPartition final : public DensePartition {
  public:
   AsyncPartition(PartitionShape shape, ValueState values, JobContext* job);
 

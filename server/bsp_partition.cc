@@ -27,7 +27,7 @@ bool IsBroadcast(const FrameHeader& push) {
 
 BspPartition::BspPartition(PartitionShape shape, std::unique_ptr<compression::Codec> reply_codec, ValueState values,
                            JobContext* job)
-    : Partition(std::move(shape), std::move(reply_codec), std::move(values), job),
+    : DensePartition(std::move(shape), std::move(reply_codec), std::move(values), job),
       reducer_(job->semantics->order, job->semantics->reduction, shape_.elements, job->values, job->exact) {}
 
 Partition::Admission BspPartition::Admit(LinkId link, const FrameHeader& push) {

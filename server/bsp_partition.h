@@ -17,12 +17,12 @@
 #include <string>
 #include <vector>
 
-#include "server/partition.h"
+#include "server/dense_partition.h"
 #include "server/round_reducer.h"
 
 namespace sluice::server {
 
-class BspPartition final : public Partition {
+class BspPartition final : public DensePartition {
  public:
   BspPartition(PartitionShape shape, std::unique_ptr<compression::Codec> reply_codec, ValueState values,
                JobContext* job);

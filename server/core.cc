@@ -295,7 +295,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
         if (header.type != FrameType::kPull) {
           receiver_.OnFrame(link, header, std::move(payload));
         } else if (const auto it = jobs_.find(header.job); it != jobs_.end()) {
-          it->second->OnPull(link, header);
+          it->second->OnPull(link, header, payload.bytes());
         } else {
           AskForPlan(link, header);
         }

@@ -104,40 +104,13 @@ bool Job::Recognise(LinkId link, const FrameHeader& request, Partition** partiti
   return true;
 }
 
-absl::Status Job::CheckPush(const FrameHeader& push, const Partition& partition) const {
-  const PartitionShape& shape = partition.shape();
-  const auto refuse = [&](std::string what) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", push.rank, " pushes to tensor '", shape.name,
-                                                   "' partition ", shape.position, " (job-wide ", shape.partition, ") ",
-                                                   what));
-  };
-  if (push.tensor != shape.tensor) return refuse(absl::StrCat("as tensor ", push.tensor, ", not ", shape.tensor));
-  const bool nothing = push.has(transport::kFlagEmpty) || push.has(transport::kFlagNonfinite);
-  if (nothing) {
-    if (push.total_bytes != 0 || push.has(transport::kFlagAssign)) {
-      return refuse(absl::StrCat("an empty contribution that carries ", push.total_bytes, " bytes"));
-    }
-    return absl::OkStatus();
-  }
-  if (push.elements != shape.elements) {
-    return refuse(absl::StrCat(push.elements, " elements; the plan has ", shape.elements));
-  }
-  const compression::Codec* codec = compression::DecoderFor(push.codec);
-  if (codec == nullptr) return refuse(absl::StrCat("in codec ", push.codec, ", which this release does not know"));
-  const uint64_t most = std::min<uint64_t>(codec->MaxEncodedBytes(shape.elements), env_.max_message_bytes);
-  if (push.total_bytes == 0 || push.total_bytes > most) {
-    return refuse(absl::StrCat(push.total_bytes, " bytes of ", codec->name(), "; 1 to ", most, " are possible"));
-  }
-  return absl::OkStatus();
-}
-
 Admission Job::Admit(LinkId link, const FrameHeader& push) {
   Partition* partition = nullptr;
   if (!Recognise(link, push, &partition)) {
     ++env_.counters->refused;
     return Admission::kAnswered;
   }
-  if (absl::Status status = CheckPush(push, *partition); !status.ok()) {                             // d
+  if (absl::Status status = partition->CheckPush(push, env_.max_message_bytes); !status.ok()) {                             // d
     ++env_.counters->refused;
     env_.host->EndLink(link, push, status);
     return Admission::kAnswered;
@@ -156,13 +129,16 @@ absl::Status Job::Contribute(LinkId link, const FrameHeader& push, transport::Pa
   return partition->Contribute(link, push, std::move(payload));
 }
 
-void Job::OnPull(LinkId link, const FrameHeader& pull) {
+void Job::OnPull(LinkId link, const FrameHeader& pull, ConstBytes payload) {
   Partition* partition = nullptr;
   if (!Recognise(link, pull, &partition)) {
     ++env_.counters->refused;
     return;
   }
-  partition->Pull(link, pull);
+  if (absl::Status status = partition->Pull(link, pull, payload); !status.ok()) {
+    ++env_.counters->refused;
+    env_.host->EndLink(link, pull, status);
+  }
 }
 
 void Job::LinkDown(LinkId link) {

@@ -83,7 +83,7 @@ class Job {
   bool joint() const { return context_.semantics != nullptr && !context_.semantics->async(); }
   absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload);
 
-  void OnPull(LinkId link, const FrameHeader& pull);
+  void OnPull(LinkId link, const FrameHeader& pull, ConstBytes payload);
   void OnPartial(LinkId link, const FrameHeader& partial, ConstBytes payload);
   void OnVerdict(const FrameHeader& header, ConstBytes payload);
   void OnPeerUp(LinkId link);
@@ -100,7 +100,6 @@ class Job {
   Partition* Find(uint32_t partition) const;
   // Steps a to c. False: answered.
   bool Recognise(LinkId link, const FrameHeader& request, Partition** partition);
-  absl::Status CheckPush(const FrameHeader& push, const Partition& partition) const;   // step d
   void Fail(const absl::Status& why);
 
   absl::Status TakePlan(const proto::Plan& plan);

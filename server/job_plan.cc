@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/dense_partition.h"
 #include "server/job.h"
 
 namespace sluice::server {
@@ -122,7 +123,7 @@ absl::Status Job::CreatePartition(const proto::TensorInfo& tensor, int position)
   if (context_.semantics->reply == proto::REPLY_CHANGE) {
     SLUICE_ASSIGN_OR_RETURN(reply_codec, context_.semantics->ReplyCodec(tensor.spec()));
   }
-  auto partition = Partition::Create(std::move(shape), std::move(reply_codec), &context_);
+  auto partition = DensePartition::Create(std::move(shape), std::move(reply_codec), &context_);
   if (!partition.ok()) return partition.status();
   const uint32_t index = (*partition)->shape().partition;
   partitions_[index] = *std::move(partition);

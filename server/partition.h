@@ -1,13 +1,13 @@
-// One partition of a tensor at its owner: who has contributed, where answers go, what a pull gets.
+// One partition at its owner: who has contributed, and where answers go.
 //
-// This is the common half. BspPartition (rounds that close when all have contributed) and AsyncPartition (SSP and ASP:
-// applied on arrival) decide when a contribution counts. Protocol: docs/wire.md, "A push, step by step" and "A pull";
-// steps 2a to 2d are Job's, 2e to 2h are Admit's.
+// This is the common half of all kinds. A tensor's partitions are DensePartitions: BspPartition (rounds that close when all
+// have contributed) and AsyncPartition (SSP and ASP: applied on arrival). A table's are TablePartitions, one a segment.
+// Protocol: docs/wire.md, "A push, step by step" and "A pull"; steps 2a to 2c are Job's, 2d is CheckPush, 2e to 2h are
+// Admit's.
 #pragma once
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,7 +19,6 @@
 #include "server/reply.h"
 #include "server/semantics.h"
 #include "server/step_messages.h"
-#include "server/value_state.h"
 #include "transport/stream/stream_receiver.h"
 
 namespace sluice::server {
@@ -68,12 +67,10 @@ class Partition {
   using LinkId = transport::LinkId;
   using FrameHeader = transport::FrameHeader;
 
-  // reply_codec: with REPLY_CHANGE; null = replies are whole values.
-  static absl::StatusOr<std::unique_ptr<Partition>> Create(PartitionShape shape,
-                                                           std::unique_ptr<compression::Codec> reply_codec,
-                                                           JobContext* job);
   virtual ~Partition() = default;
 
+  // Step 2d. Pushes of other sizes, codecs or flags than can be end the link.
+  virtual absl::Status CheckPush(const FrameHeader& push, uint64_t max_message_bytes) const = 0;
   virtual Admission Admit(LinkId link, const FrameHeader& push) = 0;
   virtual bool Urgent(const FrameHeader& push) const = 0;
   // A whole payload that was admitted (perhaps long ago: it is looked at again). An error was not counted.
@@ -84,14 +81,15 @@ class Partition {
   virtual std::string WaitingFor() const = 0;   // for people: whom the open round waits for, or ""
   virtual uint64_t OldestOpenRound() const = 0;
 
-  void Pull(LinkId link, const FrameHeader& pull);
-  void LinkDown(LinkId link);
+  // An error ends the link: it is a request that cannot be.
+  virtual absl::Status Pull(LinkId link, const FrameHeader& pull, ConstBytes payload) = 0;
+  virtual void LinkDown(LinkId link);
 
   const PartitionShape& shape() const { return shape_; }
   uint32_t term() const { return term_; }
   void set_term(uint32_t term) { term_ = term; }
   uint64_t applied_rounds() const { return applied_rounds_; }
-  uint64_t state_bytes() const { return values_.state_bytes(); }
+  virtual uint64_t state_bytes() const = 0;   // besides blocks
 
  protected:
   // Where the answers for a rank go, and which contributions it has made.
@@ -111,18 +109,7 @@ class Partition {
     bool HasContributed(uint64_t to_round) const { return contributed == to_round + 1; }
   };
 
-  // What the contributors of a round get.
-  struct Result {
-    uint64_t round = 0;
-    uint16_t flags = 0;
-    uint16_t codec = 0;
-    uint32_t contributors = 0;
-    uint32_t rate_bits = 0;                // of the next round
-    ConstBytes payload;                    // empty: APPLIED says it all
-    std::shared_ptr<const void> owner;
-  };
-
-  Partition(PartitionShape shape, std::unique_ptr<compression::Codec> reply_codec, ValueState values, JobContext* job);
+  Partition(PartitionShape shape, JobContext* job);
 
   // The round that a pull by this rank is answered with.
   virtual uint64_t NextRound(uint32_t rank) const = 0;
@@ -134,14 +121,10 @@ class Partition {
   bool Counts(uint32_t rank, uint64_t round) const;
   // Takes the answer's address from an ANNOUNCE or PUSH. False: it is of an older attempt or life, ignore it.
   bool TakeSeat(LinkId link, const FrameHeader& push);
-  // Seat and result must be of the same round.
-  void SendResult(uint32_t rank, const Result& result);
+  // Of the answer to this rank's last push: everything but type, codec and payload.
+  FrameHeader AnswerHeader(uint32_t rank, uint64_t round, uint16_t flags) const;
   // True if the answer that was asked for again is still on its way there.
   bool UnderWay(const Seat& seat, LinkId link, transport::SlotId slot) const;
-  // The value as it is now, as a result of `round`.
-  Result CurrentValue(uint64_t round, uint32_t rate_bits) const;
-  void ServePulls();
-
   // "tensor 'fc1' partition 2 (job-wide 7)"
   std::string Name() const;
   // "rank 3 (host-a:4711, lost)"
@@ -149,21 +132,12 @@ class Partition {
   absl::Status RankIsOut(uint32_t rank, uint64_t round) const;
 
   const PartitionShape shape_;
-  const std::unique_ptr<compression::Codec> reply_codec_;
   JobContext* const job_;
-  ValueState values_;
   std::vector<Seat> seats_;            // by rank
   uint64_t applied_rounds_ = 0;
 
  private:
-  struct WaitingPull {
-    LinkId link = 0;
-    FrameHeader request;
-  };
-  void SendValue(LinkId link, const FrameHeader& pull);
-
   uint32_t term_ = 0;
-  std::map<uint32_t, WaitingPull> pulls_;   // by rank; a repeat takes the place of the one before
 };
 
 }  // namespace sluice::server

@@ -1,0 +1,141 @@
+#include "server/dense_partition.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "server/async_partition.h"
+#include "server/bsp_partition.h"
+
+namespace sluice::server {
+
+using transport::FrameHeader;
+using transport::FrameType;
+using transport::LinkId;
+
+absl::StatusOr<std::unique_ptr<Partition>> DensePartition::Create(PartitionShape shape,
+                                                             std::unique_ptr<compression::Codec> reply_codec,
+                                                             JobContext* job) {
+  const Semantics& semantics = *job->semantics;
+  const bool replica = semantics.reply == proto::REPLY_CHANGE && reply_codec != nullptr;
+  SLUICE_ASSIGN_OR_RETURN(
+      ValueState values,
+      ValueState::Create(shape.elements, &semantics.optimizer(shape.kind), replica, job->values));
+  if (semantics.async()) return std::make_unique<AsyncPartition>(std::move(shape), std::move(values), job);
+  return std::make_unique<BspPartition>(std::move(shape), std::move(reply_codec), std::move(values), job);
+}
+
+DensePartition::DensePartition(PartitionShape shape, std::unique_ptr<compression::Codec> reply_codec, ValueState values,
+                               JobContext* job)
+    : Partition(std::move(shape), job), reply_codec_(std::move(reply_codec)), values_(std::move(values)) {}
+
+absl::Status DensePartition::CheckPush(const FrameHeader& push, uint64_t max_message_bytes) const {
+  const PartitionShape& shape = shape_;
+  const auto refuse = [&](std::string what) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", push.rank, " pushes to tensor '", shape.name,
+                                                   "' partition ", shape.position, " (job-wide ", shape.partition, ") ",
+                                                   what));
+  };
+  if (push.tensor != shape.tensor) return refuse(absl::StrCat("as tensor ", push.tensor, ", not ", shape.tensor));
+  const bool nothing = push.has(transport::kFlagEmpty) || push.has(transport::kFlagNonfinite);
+  if (nothing) {
+    if (push.total_bytes != 0 || push.has(transport::kFlagAssign)) {
+      return refuse(absl::StrCat("an empty contribution that carries ", push.total_bytes, " bytes"));
+    }
+    return absl::OkStatus();
+  }
+  if (push.elements != shape.elements) {
+    return refuse(absl::StrCat(push.elements, " elements; the plan has ", shape.elements));
+  }
+  const compression::Codec* codec = compression::DecoderFor(push.codec);
+  if (codec == nullptr) return refuse(absl::StrCat("in codec ", push.codec, ", which this release does not know"));
+  const uint64_t most = std::min<uint64_t>(codec->MaxEncodedBytes(shape.elements), max_message_bytes);
+  if (push.total_bytes == 0 || push.total_bytes > most) {
+    return refuse(absl::StrCat(push.total_bytes, " bytes of ", codec->name(), "; 1 to ", most, " are possible"));
+  }
+  return absl::OkStatus();
+}
+
+void DensePartition::SendResult(uint32_t rank, const Result& result) {
+  Seat& seat = seats_[rank];
+  if (seat.link == 0) return;   // it asks again when it is back, and gets the answer then
+  job_->replier->Cancel(seat.reply_key);
+  seat.reply_key = 0;
+  FrameHeader header = AnswerHeader(rank, result.round, result.flags);
+  header.rate_bits = result.rate_bits;
+  header.aux = result.contributors;
+  if (seat.no_reply || result.payload.empty()) {
+    header.type = FrameType::kApplied;
+    header.flags &= static_cast<uint16_t>(~transport::kFlagChange);
+    job_->replier->Send(seat.link, header);
+    return;
+  }
+  header.type = FrameType::kReply;
+  header.attempt = ++seat.answers;   // a repeat may carry a newer value (SSP, ASP)
+  header.codec = result.codec;
+  header.slot = seat.slot;
+  seat.reply_key = job_->replier->SendPayload(seat.link, header, result.payload, result.owner, shape_.priority);
+}
+
+DensePartition::Result DensePartition::CurrentValue(uint64_t round, uint32_t rate_bits) const {
+  Result result;
+  result.round = round;
+  result.rate_bits = rate_bits;
+  result.codec = static_cast<uint16_t>(compression::CodecId::kNone);
+  result.owner = values_.pulled();
+  result.payload = std::as_const(*values_.pulled()).bytes();
+  return result;
+}
+
+absl::Status DensePartition::Pull(LinkId link, const FrameHeader& pull, ConstBytes payload) {
+  if (!payload.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", pull.rank, " pulls rows of ", Name(), ", which is a tensor and no table"));
+  }
+  if (!pull.has(transport::kFlagAdmit) && NextRound(pull.rank) < pull.round) {
+    pulls_[pull.rank] = {link, pull};
+    return absl::OkStatus();
+  }
+  SendValue(link, pull);
+  return absl::OkStatus();
+}
+
+void DensePartition::SendValue(LinkId link, const FrameHeader& pull) {
+  Seat& seat = seats_[pull.rank];
+  if (job_->replier->InFlight(seat.value_key)) {
+    if (seat.value_slot == pull.reply_slot) return;   // on its way there
+    job_->replier->Cancel(seat.value_key);
+  }
+  FrameHeader header = AnswerTo(pull, FrameType::kValue);
+  header.term = term();
+  header.round = NextRound(pull.rank);
+  if (ContributedToNext(pull.rank)) header.flags |= transport::kFlagContributed;
+  header.codec = static_cast<uint16_t>(compression::CodecId::kNone);
+  header.elements = static_cast<uint32_t>(shape_.elements);
+  header.rate_bits = NextRateBits(pull.rank);
+  header.plan_version = job_->plan_version;
+  header.slot = pull.reply_slot;
+  header.attempt = ++seat.answers;
+  seat.value_slot = pull.reply_slot;
+  seat.value_key = job_->replier->SendPayload(link, header, std::as_const(*values_.pulled()).bytes(),
+                                              values_.pulled(), shape_.priority);
+}
+
+void DensePartition::ServePulls() {
+  for (auto it = pulls_.begin(); it != pulls_.end();) {
+    if (NextRound(it->first) < it->second.request.round) {
+      ++it;
+      continue;
+    }
+    SendValue(it->second.link, it->second.request);
+    it = pulls_.erase(it);
+  }
+}
+
+void DensePartition::LinkDown(LinkId link) {
+  Partition::LinkDown(link);
+  std::erase_if(pulls_, [&](const auto& entry) { return entry.second.link == link; });
+}
+
+}  // namespace sluice::server
