@@ -75,6 +75,25 @@ std::string UnknownFlagText(const ConfigOptions& options, const std::string& nam
   return absl::StrCat("no flag --", name.substr(0, 200), "; the nearest is --", Nearest(name, candidates));
 }
 
+std::string FlagName(absl::string_view argument) {
+  return argument == "-h" ? "help" : Normalised(argument.substr(2, argument.find('=') - 2));
+}
+
+// --help or --version, whatever stands before or after it: nothing else is looked at then, so that the defaults that help
+// shows are still those of the program, and nothing that is wrong comes before it.
+LoadedConfig::Action AskedFor(const ConfigOptions& options, const std::vector<std::string>& arguments) {
+  if (options.pass_unknown_flags) return LoadedConfig::Action::kRun;  // the embedding program's own
+  for (const std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (argument != "-h" && !absl::StartsWith(argument, "--")) continue;
+    const std::string name = FlagName(argument);
+    if (FindProgramFlag(options, name) != nullptr) continue;
+    if (name == "help") return LoadedConfig::Action::kHelp;
+    if (name == "version") return LoadedConfig::Action::kVersion;
+  }
+  return LoadedConfig::Action::kRun;
+}
+
 }  // namespace
 
 std::string UnknownKeyText(absl::string_view what, absl::string_view name) {
@@ -85,6 +104,8 @@ std::string UnknownKeyText(absl::string_view what, absl::string_view name) {
 
 absl::StatusOr<ParsedFlags> ParseFlags(const ConfigOptions& options, const std::vector<std::string>& arguments) {
   ParsedFlags result;
+  result.action = AskedFor(options, arguments);
+  if (result.action != LoadedConfig::Action::kRun) return result;
   const bool keep_rest = options.take_arguments || options.pass_unknown_flags;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& argument = arguments[i];
@@ -96,7 +117,7 @@ absl::StatusOr<ParsedFlags> ParseFlags(const ConfigOptions& options, const std::
         return absl::InvalidArgumentError(absl::StrCat("\"", arguments[i + 1].substr(0, 200), "\" is not a flag"));
       break;
     }
-    if (!absl::StartsWith(argument, "--") && !(argument == "-h" && !options.pass_unknown_flags)) {
+    if (!absl::StartsWith(argument, "--")) {
       if (!keep_rest)
         return absl::InvalidArgumentError(
             absl::StrCat("\"", argument.substr(0, 200), "\" is not a flag (--key=value)"));
@@ -104,7 +125,7 @@ absl::StatusOr<ParsedFlags> ParseFlags(const ConfigOptions& options, const std::
       continue;
     }
     const size_t equals = argument.find('=');
-    const std::string name = argument == "-h" ? "help" : Normalised(absl::string_view(argument).substr(2, equals - 2));
+    const std::string name = FlagName(argument);
     if (!IsOurs(options, name)) {
       result.arguments.push_back(argument);
       continue;
@@ -113,14 +134,6 @@ absl::StatusOr<ParsedFlags> ParseFlags(const ConfigOptions& options, const std::
     const ProgramFlag* program_flag = FindProgramFlag(options, name);
     const ConfigKey* key = nullptr;
     if (program_flag == nullptr) {
-      if (name == "help") {
-        result.action = LoadedConfig::Action::kHelp;
-        continue;
-      }
-      if (name == "version") {
-        result.action = LoadedConfig::Action::kVersion;
-        continue;
-      }
       if (name == "print_config") {
         result.action = LoadedConfig::Action::kPrintConfig;
         continue;

@@ -19,7 +19,7 @@ struct ParsedFlags {
   std::vector<std::string> arguments;
 };
 
-// Also stores the program's own flags where options.flags says.
+// Also stores the program's own flags where options.flags says (but with --help or --version, which need the defaults).
 absl::StatusOr<ParsedFlags> ParseFlags(const ConfigOptions& options, const std::vector<std::string>& arguments);
 
 // "setting job.codecs: no such key; the nearest is job.codec".

@@ -293,7 +293,29 @@ TEST(Config, HelpNamesEveryKeyWithItsCommentAndDefault) {
   EXPECT_THAT(help, HasSubstr("Does x."));
 }
 
+// Regression: `sluice-worker --batch=64 --help` said that 64 was the default.
+TEST(Config, HelpShowsDefaultsWhereverItStands) {
+  int batch = 32;
+  std::string model = "softmax";
+  std::vector<std::string> files;
+  const ConfigOptions options{.flags = {{"batch", "examples", &batch}, {"model", "", &model}, {"file", "", &files}}};
+  for (const char* help : {"--help", "-h"}) {
+    for (const std::vector<std::string>& arguments :
+         {std::vector<std::string>{"--batch=64", "--model", "mlp", "--file=a", "--node.port=5", help},
+          {help, "--batch=64", "--model", "mlp"}}) {
+      const auto loaded = Load(arguments, {}, options);
+      ASSERT_TRUE(loaded.ok()) << loaded.status();
+      EXPECT_EQ(loaded->action, LoadedConfig::Action::kHelp);
+      const std::string text = HelpText(options);
+      EXPECT_THAT(text, AllOf(HasSubstr("--batch=N   [32]"), HasSubstr("--model=TEXT   [softmax]")));
+      EXPECT_TRUE(files.empty());
+    }
+  }
+  EXPECT_EQ(Load({"--", "--help"}, {}, {.take_arguments = true})->action, LoadedConfig::Action::kRun);
+}
+
 TEST(Config, HelpAndVersionWorkWhateverElseIsWrong) {
+  EXPECT_EQ(Load({"--nonsense", "word", "--node.port=x", "--help"})->action, LoadedConfig::Action::kHelp);
   const auto help = Load({"--help"}, {{"SLUICE_NONSENSE", "1"}});
   ASSERT_TRUE(help.ok());
   EXPECT_EQ(help->action, LoadedConfig::Action::kHelp);
