@@ -3,6 +3,8 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <map>
+#include <utility>
 
 #include "base/philox.h"
 #include "gmock/gmock.h"
@@ -389,7 +391,8 @@ TEST(CoreTest, AnObserverSeesEveryStageOfEveryPush) {
                    TimeNs end) override {
         EXPECT_EQ(tensor, 0u);
         EXPECT_LE(begin, end);
-        EXPECT_TRUE(stages[{partition, round}].insert({stage, {begin, end}}).second) << static_cast<int>(stage);
+        const bool fresh = stages[{partition, round}].emplace(stage, std::pair(begin, end)).second;
+        EXPECT_TRUE(fresh) << "stage " << static_cast<int>(stage) << " twice";
       }
       std::map<std::pair<uint32_t, uint64_t>, std::map<Stage, std::pair<TimeNs, TimeNs>>> stages;
     } observer;
