@@ -68,9 +68,19 @@ class Data(TestCase):
             self.assertIn(path, worker.output())
             for text in texts:
                 self.assertIn(text, worker.output())
+            self.assertNotIn("worker_registered", cluster.scheduler.output())
 
-    def test_missing_file(self):
-        self.refused(None, "there is no such file")
+    def test_missing_file_before_anything_connects(self):
+        for data_format in ("auto", "idx", "csv", "libsvm"):
+            self.refused(None, "there is no such file", "check the name", format=data_format)
+
+    def test_missing_test_data_before_anything_is_read(self):
+        with Cluster(servers=0) as cluster:
+            missing = cluster.path("none.svm")
+            worker = cluster.start_worker(0, train_args(cluster, workers=1, test_data=missing, format="csv"))
+            worker.wait(1)
+            self.assertIn("--test_data: " + missing + ": there is no such file", worker.output())
+            self.assertNotIn("worker_registered", cluster.scheduler.output())
 
     def test_bad_line_of_csv(self):
         def write(path):

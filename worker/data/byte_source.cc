@@ -1,11 +1,14 @@
 #include "worker/data/byte_source.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -61,13 +64,30 @@ class Memory final : public ByteSource {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ByteSource>> OpenFile(const std::string& path) {
+absl::Status CheckReadable(const std::string& path) {
   struct stat status;
   if (::stat(path.c_str(), &status) != 0) {
-    if (errno == ENOENT) return absl::NotFoundError(absl::StrCat("there is no file ", path));
-    return absl::ErrnoToStatus(errno, absl::StrCat("opening ", path));
+    const int error = errno;
+    if (error == ENOENT) {
+      return absl::NotFoundError(
+          absl::StrCat(path, ": there is no such file or folder; check the name, and that this host has it"));
+    }
+    return absl::Status(absl::ErrnoToStatusCode(error),
+                        absl::StrCat(path, ": cannot be found: ", std::generic_category().message(error),
+                                     "; check each folder on the way there"));
   }
-  if (S_ISDIR(status.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, " is a directory; name a file"));
+  if (S_ISDIR(status.st_mode)) return absl::InvalidArgumentError(absl::StrCat(path, " is a folder; name a file in it"));
+  if (::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) != 0) {
+    const int error = errno;
+    return absl::Status(absl::ErrnoToStatusCode(error),
+                        absl::StrCat(path, ": cannot be read: ", std::generic_category().message(error),
+                                     "; let the user of this process (id ", ::geteuid(), ") read it"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ByteSource>> OpenFile(const std::string& path) {
+  SLUICE_RETURN_IF_ERROR(CheckReadable(path));
   errno = 0;
   gzFile file = gzopen(path.c_str(), "rbe");  // reads plain files, too
   if (file == nullptr) return absl::ErrnoToStatus(errno == 0 ? ENOMEM : errno, absl::StrCat("opening ", path));

@@ -22,6 +22,9 @@ class ByteSource {
   virtual const std::string& name() const = 0;
 };
 
+// OK if there is a file of that name which this process may read; the error says what to do. The file is not opened: it
+// may be a pipe.
+absl::Status CheckReadable(const std::string& path);
 absl::StatusOr<std::unique_ptr<ByteSource>> OpenFile(const std::string& path);
 // text must outlive the source.
 std::unique_ptr<ByteSource> OpenMemory(std::string_view text, std::string name);

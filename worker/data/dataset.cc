@@ -27,44 +27,52 @@ absl::StatusOr<Format> GuessFormat(const std::string& path) {
       absl::StrCat("cannot tell the format of ", path, " by its name; say idx, csv or libsvm"));
 }
 
-absl::StatusOr<Dataset> ReadIdxFiles(const std::string& path, const ReadOptions& options) {
-  std::string images = path, labels;
+// Images and labels of an IDX data set.
+absl::StatusOr<std::vector<std::string>> IdxFiles(const std::string& path) {
   constexpr absl::string_view kImages = "images-idx3";
   if (const size_t comma = path.find(','); comma != path.npos) {
-    images = path.substr(0, comma);
-    labels = path.substr(comma + 1);
-  } else if (const size_t at = path.rfind(kImages.data()); at != path.npos) {
-    labels = path;
-    labels.replace(at, kImages.size(), "labels-idx1");
-  } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("where are the labels of ", path, "? Name both files: IMAGES,LABELS"));
+    if (comma == 0 || comma + 1 == path.size())
+      return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" lacks a file's name: IMAGES,LABELS"));
+    return std::vector<std::string>{path.substr(0, comma), path.substr(comma + 1)};
   }
-  SLUICE_ASSIGN_OR_RETURN(const auto image_source, OpenFile(images));
-  SLUICE_ASSIGN_OR_RETURN(const auto label_source, OpenFile(labels));
-  return ReadIdx(image_source.get(), label_source.get(), options);
+  if (const size_t at = path.rfind(kImages.data()); at != path.npos) {
+    std::string labels = path;
+    labels.replace(at, kImages.size(), "labels-idx1");
+    return std::vector<std::string>{path, labels};
+  }
+  SLUICE_RETURN_IF_ERROR(CheckReadable(path));
+  return absl::InvalidArgumentError(
+      absl::StrCat("where are the labels of ", path, "? Name both files: IMAGES,LABELS"));
 }
 
-// So that a mistyped name is not taken for a format that cannot be guessed. "IMAGES,LABELS" is two files.
-absl::Status CheckExists(const std::string& path) {
+// Nothing is guessed of a name that is not there, so that a mistyped one is not taken for an unknown format.
+absl::StatusOr<Format> FormatOf(const std::string& path, Format wanted) {
+  if (wanted != Format::kAuto) return wanted;
   std::error_code error;
-  if (std::filesystem::exists(path, error) || error) return absl::OkStatus();  // opening it will say what is wrong
-  for (const std::string& part : std::vector<std::string>(absl::StrSplit(path, ','))) {
-    if (!std::filesystem::exists(part, error) && !error)
-      return absl::NotFoundError(absl::StrCat(part, ": there is no such file or folder"));
-  }
-  return absl::OkStatus();
+  const size_t most = std::filesystem::exists(path, error) ? 0 : 1;  // splits into IMAGES,LABELS
+  for (const absl::string_view part : absl::StrSplit(path, absl::MaxSplits(',', most), absl::SkipEmpty()))
+    SLUICE_RETURN_IF_ERROR(CheckReadable(std::string(part)));
+  return GuessFormat(path);
 }
 
 }  // namespace
 
+absl::Status CheckDataFiles(const std::string& path, Format wanted) {
+  SLUICE_ASSIGN_OR_RETURN(const Format format, FormatOf(path, wanted));
+  if (format != Format::kIdx) return CheckReadable(path);
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> files, IdxFiles(path));
+  for (const std::string& file : files) SLUICE_RETURN_IF_ERROR(CheckReadable(file));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Dataset> ReadDataset(const std::string& path, const ReadOptions& options) {
-  Format format = options.format;
-  if (format == Format::kAuto) {
-    SLUICE_RETURN_IF_ERROR(CheckExists(path));
-    SLUICE_ASSIGN_OR_RETURN(format, GuessFormat(path));
+  SLUICE_ASSIGN_OR_RETURN(const Format format, FormatOf(path, options.format));
+  if (format == Format::kIdx) {
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> files, IdxFiles(path));
+    SLUICE_ASSIGN_OR_RETURN(const auto images, OpenFile(files[0]));
+    SLUICE_ASSIGN_OR_RETURN(const auto labels, OpenFile(files[1]));
+    return ReadIdx(images.get(), labels.get(), options);
   }
-  if (format == Format::kIdx) return ReadIdxFiles(path, options);
   SLUICE_ASSIGN_OR_RETURN(const auto source, OpenFile(path));
   return format == Format::kCsv ? ReadCsv(source.get(), options) : ReadLibsvm(source.get(), options);
 }

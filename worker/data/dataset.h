@@ -57,6 +57,10 @@ struct ReadOptions {
 // under "labels-idx1". NOT_FOUND, INVALID_ARGUMENT, DATA_LOSS (truncated), RESOURCE_EXHAUSTED (limits).
 absl::StatusOr<Dataset> ReadDataset(const std::string& path, const ReadOptions& options = {});
 
+// What is wrong with the path alone, before anything is read: OK if every file that ReadDataset would open is there and
+// may be read. The error names the file and says what to do.
+absl::Status CheckDataFiles(const std::string& path, ReadOptions::Format format);
+
 // Options for a second file of the same kind as the first.
 ReadOptions OptionsLike(const Dataset& first, ReadOptions options);
 

@@ -1,5 +1,6 @@
 #include "worker/data/dataset.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -222,11 +223,38 @@ TEST_F(FilesTest, FormatComesFromTheName) {
   EXPECT_EQ(ReadDataset(unnamed).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(ReadDataset(unnamed, {.format = *ParseFormat("csv")}).ok());
   EXPECT_FALSE(ParseFormat("xls").ok());
-  EXPECT_EQ(ReadDataset(folder_ + "/none.csv").status().code(), absl::StatusCode::kNotFound);
-  // Not a format that cannot be guessed: nothing is there.
-  EXPECT_EQ(ReadDataset(folder_ + "/none").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(Message(ReadDataset(folder_, {.format = ReadOptions::Format::kCsv})), HasSubstr("is a directory"));
   EXPECT_THAT(Message(ReadDataset(Write("x-idx3", ""))), HasSubstr("IMAGES,LABELS"));
+}
+
+// Regression: --format=libsvm with a mistyped name was told less than --format=auto.
+TEST_F(FilesTest, MissingAndUnreadableFilesAreToldAlikeForEveryFormat) {
+  using Format = ReadOptions::Format;
+  const std::string file = Write("here.csv", "0,1\n1,2\n");
+  ASSERT_EQ(::symlink((folder_ + "/loop").c_str(), (folder_ + "/loop").c_str()), 0);
+  const auto error = [](const std::string& path, Format format) {
+    const absl::Status status = CheckDataFiles(path, format);
+    EXPECT_EQ(status, ReadDataset(path, {.format = format}).status());
+    return std::string(status.message());
+  };
+  for (const Format format : {Format::kAuto, Format::kIdx, Format::kCsv, Format::kLibsvm}) {
+    SCOPED_TRACE(static_cast<int>(format));
+    for (const char* name : {"/none", "/none.csv", "/none-images-idx3-ubyte"}) {
+      EXPECT_EQ(CheckDataFiles(folder_ + name, format).code(), absl::StatusCode::kNotFound);
+      EXPECT_EQ(error(folder_ + name, format),
+                folder_ + name + ": there is no such file or folder; check the name, and that this host has it");
+    }
+    EXPECT_THAT(error(file + "/below", format), HasSubstr("cannot be found: Not a directory; check each folder"));
+    EXPECT_THAT(error(folder_ + "/loop", format), HasSubstr("cannot be found: Too many levels of symbolic links"));
+    EXPECT_THAT(error(folder_, format), HasSubstr(folder_ + " is a folder; name a file"));
+  }
+  EXPECT_THAT(error(folder_ + "/a," + folder_ + "/b", Format::kIdx), HasSubstr(folder_ + "/a: there is no such file"));
+  EXPECT_THAT(error(file + "," + folder_ + "/b", Format::kAuto), HasSubstr(folder_ + "/b: there is no such file"));
+  EXPECT_THAT(error(file + ",", Format::kIdx), HasSubstr("lacks a file's name"));
+  EXPECT_TRUE(CheckDataFiles(file, Format::kCsv).ok());
+  ASSERT_EQ(::chmod(file.c_str(), 0), 0);
+  if (::access(file.c_str(), R_OK) == 0) GTEST_SKIP() << "this user may read everything";
+  EXPECT_EQ(CheckDataFiles(file, Format::kLibsvm).code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_THAT(error(file, Format::kLibsvm), HasSubstr("cannot be read: Permission denied; let the user"));
 }
 
 TEST_F(FilesTest, DamagedGzipIsAnError) {

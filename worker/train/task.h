@@ -17,6 +17,7 @@ struct Task {
 
 // --data is a file, or a folder with MNIST's file names (train-images-idx3-ubyte, t10k-images-idx3-ubyte and their
 // labels; plain or .gz). Test data is --test_data, the folder's t10k files, or --test_share of the training data's end.
+// A file of either that is missing or may not be read is said first, with its flag.
 absl::StatusOr<Task> LoadTask(const TrainOptions& options);
 
 }  // namespace sluice::worker
