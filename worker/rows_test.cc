@@ -1,0 +1,126 @@
+#include "worker/rows.h"
+
+#include <limits>
+#include <map>
+
+#include "base/philox.h"
+#include "compression/row_payload.h"
+#include "gtest/gtest.h"
+
+namespace sluice::worker {
+namespace {
+
+const TableShape kTable{.name = "users", .dim = 3, .segments = 5};
+
+std::vector<uint64_t> RandomIds(PhiloxRandom& random, size_t n) {
+  std::vector<uint64_t> ids;
+  for (size_t i = 0; i < n; ++i) {
+    const uint64_t small = random.Below(50);
+    ids.push_back(random.Chance(0.7) ? small : (uint64_t{random()} << 32 | random()));
+  }
+  return ids;
+}
+
+TEST(PrepareRowPush, EveryIdIsInItsSegmentWithTheSumOfItsGradientsInOrderOfOccurrence) {
+  const compression::Codec& none = *compression::DecoderFor(0);
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    PhiloxRandom random(seed);
+    const std::vector<uint64_t> ids = RandomIds(random, random.Below(200));
+    std::vector<float> gradients(ids.size() * 3);
+    for (float& g : gradients) g = random.Uniform() * 1e6f - 3.0f;
+    std::map<uint64_t, std::vector<float>> expected;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      std::vector<float>& sum = expected.try_emplace(ids[i], std::vector<float>()).first->second;
+      if (sum.empty()) {
+        sum.assign(gradients.begin() + static_cast<std::ptrdiff_t>(3 * i), gradients.begin() + static_cast<std::ptrdiff_t>(3 * i + 3));
+      } else {
+        for (size_t k = 0; k < 3; ++k) sum[k] += gradients[3 * i + k];
+      }
+    }
+    const auto push = PrepareRowPush(kTable, ids, gradients, none);
+    ASSERT_TRUE(push.ok()) << push.status();
+    ASSERT_EQ(push->parts.size(), 5u);
+    size_t rows = 0;
+    for (uint32_t s = 0; s < 5; ++s) {
+      const RowPush::Part& part = push->parts[s];
+      rows += part.rows;
+      if (part.rows == 0) {
+        EXPECT_TRUE(part.payload.empty());
+        continue;
+      }
+      const auto parsed = compression::ParseRows(part.payload, part.rows);
+      ASSERT_TRUE(parsed.ok()) << parsed.status();
+      ASSERT_EQ(parsed->ids.size(), part.rows);
+      std::vector<float> values(part.rows * 3);
+      ASSERT_TRUE(none.Decode(parsed->values, values).ok());
+      for (size_t r = 0; r < part.rows; ++r) {
+        EXPECT_EQ(compression::SegmentOf(parsed->ids[r], 5), s);
+        EXPECT_EQ(std::vector<float>(values.begin() + static_cast<std::ptrdiff_t>(3 * r), values.begin() + static_cast<std::ptrdiff_t>(3 * r + 3)),
+                  expected.at(parsed->ids[r]));
+      }
+    }
+    EXPECT_EQ(rows, expected.size());
+    EXPECT_EQ(push->raw_bytes, rows * 12);
+  }
+}
+
+TEST(PrepareRowPull, PlacesEachRowWhereverItsIdStands) {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    PhiloxRandom random(seed);
+    const TableShape table{.name = "t", .dim = 20000, .segments = 1 + random.Below(4)};   // 3 rows a part
+    const std::vector<uint64_t> ids = RandomIds(random, random.Below(60));
+    const auto pull = PrepareRowPull(table, ids);
+    ASSERT_TRUE(pull.ok()) << pull.status();
+    std::vector<float> out(ids.size() * table.dim, -1.0f);
+    for (const RowPull::Part& part : pull->parts) {
+      EXPECT_LE(part.rows, 3u);
+      const auto parsed = compression::ParseRows(part.payload, part.rows);
+      ASSERT_TRUE(parsed.ok()) << parsed.status();
+      ASSERT_EQ(parsed->ids.size(), part.rows);
+      std::vector<float> values(size_t{part.rows} * table.dim);
+      for (uint32_t r = 0; r < part.rows; ++r) {
+        EXPECT_EQ(compression::SegmentOf(parsed->ids[r], table.segments), part.segment);
+        std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(size_t{r} * table.dim), table.dim, static_cast<float>(parsed->ids[r] % 1000));
+      }
+      PlaceRows(*pull, part, std::as_bytes(std::span<const float>(values)), out);
+    }
+    for (size_t i = 0; i < ids.size(); ++i) {
+      EXPECT_EQ(out[i * table.dim], static_cast<float>(ids[i] % 1000));
+      EXPECT_EQ(out[(i + 1) * table.dim - 1], static_cast<float>(ids[i] % 1000));
+    }
+  }
+}
+
+TEST(PrepareRowPush, WhatIsNotFiniteIsRefusedByTableAndId) {
+  const compression::Codec& none = *compression::DecoderFor(0);
+  std::vector<float> gradients(6, 1.0f);
+  gradients[4] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<uint64_t> ids = {7, 4711};
+  const absl::Status nan = PrepareRowPush(kTable, ids, gradients, none).status();
+  EXPECT_EQ(nan.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(nan.message().find("table users: value 1 of row id 4711"), std::string_view::npos) << nan;
+  gradients.assign(6, 3e38f);
+  const absl::Status sum = PrepareRowPush(kTable, std::vector<uint64_t>{9, 9}, gradients, none).status();
+  EXPECT_NE(sum.message().find("row id 9"), std::string_view::npos) << sum;
+  EXPECT_FALSE(PrepareRowPush(kTable, ids, std::vector<float>(5), none).ok());
+}
+
+TEST(PrepareRows, IdsBeyondTheVocabularyAreRefusedOrReadAsZeros) {
+  TableShape table = kTable;
+  table.vocabulary = 10;
+  const std::vector<uint64_t> ids = {3, 10, 4};
+  EXPECT_NE(PrepareRowPull(table, ids).status().message().find("id 10 at position 1"), std::string_view::npos);
+  table.unknown_as_zero = true;
+  const auto pull = PrepareRowPull(table, ids);
+  ASSERT_TRUE(pull.ok());
+  EXPECT_EQ(pull->unknown, std::vector<uint32_t>{1});
+  EXPECT_EQ(pull->places.size(), 2u);
+  const auto push = PrepareRowPush(table, ids, std::vector<float>(9, 1.0f), *compression::DecoderFor(0));
+  ASSERT_TRUE(push.ok());
+  uint32_t rows = 0;
+  for (const auto& part : push->parts) rows += part.rows;
+  EXPECT_EQ(rows, 2u);
+}
+
+}  // namespace
+}  // namespace sluice::worker
