@@ -45,6 +45,13 @@ class Client final : public AdminClient {
     return Call<proto::EventList>(&proto::Admin::Stub::ListEvents, request);
   }
 
+  absl::StatusOr<proto::JobStatus> AbortJob(const std::string& job, const std::string& reason) override {
+    proto::AbortJobRequest request;
+    request.set_job(job);
+    request.set_reason(reason);
+    return Call<proto::JobStatus>(&proto::Admin::Stub::AbortJob, request);
+  }
+
   absl::Status WatchEvents(uint64_t after, const std::function<bool(const proto::Event&)>& each) override {
     grpc::ClientContext context;   // no deadline: it lasts as long as somebody looks
     proto::EventsRequest request;

@@ -24,6 +24,7 @@ class AdminClient {
   virtual absl::StatusOr<proto::Plan> GetPlan(const std::string& job) = 0;
   virtual absl::StatusOr<proto::EffectiveConfig> GetConfig(const std::string& job) = 0;
   virtual absl::StatusOr<proto::EventList> ListEvents(uint64_t after, uint32_t limit) = 0;
+  virtual absl::StatusOr<proto::JobStatus> AbortJob(const std::string& job, const std::string& reason) = 0;
   // Calls `each` for every event after `after`, those to come too, until it returns false or the stream breaks.
   virtual absl::Status WatchEvents(uint64_t after, const std::function<bool(const proto::Event&)>& each) = 0;
 };

@@ -12,8 +12,8 @@ namespace sluice::ctl {
 namespace {
 
 const std::vector<std::string>& Commands() {
-  static const auto* const commands = new std::vector<std::string>{"status", "shards", "workers", "events",
-                                                                   "plan",   "config", "doctor",  "codecs"};
+  static const auto* const commands = new std::vector<std::string>{"status", "shards", "workers", "events", "plan",
+                                                                   "config", "abort",  "doctor",  "codecs"};
   return *commands;
 }
 
@@ -55,6 +55,8 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
             absl::InvalidArgumentError(absl::StrCat("--watch: \"", text, "\" is not a number of seconds from 0.1 on"));
     } else if (name == "--job") {
       status = value(&out.job);
+    } else if (name == "--reason") {
+      status = value(&out.reason);
     } else if (name == "--timeout") {
       status = value(&text);
       if (status.ok() && (!absl::SimpleAtod(text, &out.timeout_seconds) || !(out.timeout_seconds > 0) ||
@@ -80,6 +82,8 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
     } else if (out.command == "doctor" && out.role.empty() &&
                (word == "scheduler" || word == "server" || word == "worker")) {
       out.role = word;
+    } else if (out.command == "abort" && out.job.empty()) {
+      out.job = word;
     } else {
       status = absl::InvalidArgumentError(absl::StrCat("unexpected \"", word, "\" after ", out.command));
     }
@@ -88,6 +92,11 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
   if (out.command.empty() && !out.help && !out.version)
     return absl::InvalidArgumentError(absl::StrCat("a command is missing; one of ", absl::StrJoin(Commands(), ", ")));
   if (out.follow && out.command != "events") return absl::InvalidArgumentError("--follow goes with events only");
+  if (!out.reason.empty() && out.command != "abort") return absl::InvalidArgumentError("--reason goes with abort only");
+  if (out.command == "abort" && out.job.empty() && !out.help)
+    return absl::InvalidArgumentError("abort needs the name or the number of a job (`sluicectl status` shows both)");
+  if (out.command == "abort" && out.watch_seconds > 0)
+    return absl::InvalidArgumentError("--watch does not go with abort, which is done once");
   return out;
 }
 
@@ -101,11 +110,15 @@ Commands
   plan                   the plan of a job: servers, workers, tensors
   events [--follow]      what happened; --follow goes on with what happens
   config                 the scheduler's configuration and where each value came from; with --job that job's
+  abort JOB [--reason=TEXT]
+                         ends a job, by name or number, that has not ended by itself: it has failed then, and its
+                         workers and servers are told. Nothing of it can be had back but workers' snapshots
   doctor [ROLE]          tests this machine before ROLE (scheduler, server, worker) starts on it
   codecs                 the gradient codecs of this build
 
 Options
   --scheduler=HOST:PORT  where the scheduler is (also SLUICE_NODE_SCHEDULER; default 127.0.0.1:7700)
+  --reason=TEXT          abort: why, for the plan, the events and the workers' own last words
   --job=NAME             which job; not needed where there is one
   --json                 JSON instead of tables (events --follow: one object a line)
   --watch[=SECONDS]      again and again, every 2 seconds by default
@@ -116,7 +129,7 @@ Options
 
 Exit codes
   0  done
-  1  the scheduler refused the request (no such job, …)
+  1  the scheduler refused the request (no such job, it has ended already, …)
   2  wrong command line or configuration
   3  the scheduler could not be reached or did not answer in time
   4  doctor: at least one check failed

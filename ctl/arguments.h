@@ -14,6 +14,7 @@ struct Arguments {
   std::string command;
   std::string role;              // doctor
   std::string job;
+  std::string reason;            // abort
   bool json = false;
   bool follow = false;           // events
   double watch_seconds = 0;      // 0 = once

@@ -61,6 +61,22 @@ TEST(Arguments, TakesCommandsOptionsAndSettings) {
   EXPECT_TRUE(ParseArguments({"--help"})->help);
 }
 
+TEST(Arguments, AbortTakesAJobAndAReason) {
+  const auto a = ParseArguments({"abort", "mnist", "--reason", "its nodes are gone", "--json"});
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_EQ(a->command, "abort");
+  EXPECT_EQ(a->job, "mnist");
+  EXPECT_EQ(a->reason, "its nodes are gone");
+  EXPECT_EQ(ParseArguments({"--reason=x", "abort", "--job", "7"})->job, "7");
+  EXPECT_TRUE(ParseArguments({"abort", "--help"})->help);
+  const auto error = [](std::vector<std::string> words) { return ParseArguments(words).status().ToString(); };
+  EXPECT_THAT(error({"abort"}), HasSubstr("name or the number"));
+  EXPECT_THAT(error({"abort", "a", "b"}), HasSubstr("unexpected \"b\""));
+  EXPECT_THAT(error({"abort", "a", "--watch"}), HasSubstr("--watch"));
+  EXPECT_THAT(error({"status", "--reason=x"}), HasSubstr("abort only"));
+  EXPECT_THAT(Usage(), HasSubstr("abort JOB [--reason=TEXT]"));
+}
+
 TEST(Arguments, RefusesWithTheNearest) {
   const auto error = [](std::vector<std::string> words) { return ParseArguments(words).status().ToString(); };
   EXPECT_THAT(error({}), HasSubstr("status, shards"));
@@ -126,6 +142,16 @@ TEST(Render, PlanShardsWorkersEventsConfig) {
   proto::WorkerList workers;
   workers.add_workers()->set_rank(0);
   EXPECT_THAT(Render(workers), HasSubstr("RANK"));
+
+  proto::JobStatus job;
+  job.set_job(3);
+  job.set_name("j");
+  job.set_state(proto::JOB_FAILED);
+  job.set_why("aborted by an operator");
+  EXPECT_EQ(Render(job), "job 3 \"j\" has failed: aborted by an operator\nnone of its workers was connected\n");
+  job.set_workers_alive(1);
+  job.set_workers_expected(2);
+  EXPECT_THAT(Render(job), HasSubstr("1 of its 2 workers are connected and were told"));
 
   proto::EventList events;
   EXPECT_EQ(Render(events), "no events\n");

@@ -44,6 +44,7 @@ int Once(const Arguments& a, AdminClient* client) {
   if (a.command == "shards") return Show(client->ListShards(a.job), a);
   if (a.command == "plan") return Show(client->GetPlan(a.job), a);
   if (a.command == "config") return Show(client->GetConfig(a.job), a);
+  if (a.command == "abort") return Show(client->AbortJob(a.job, a.reason), a);
   return Show(client->ListEvents(a.after, a.limit), a);
 }
 

@@ -134,6 +134,14 @@ std::string Render(const proto::EffectiveConfig& config) {
   return table.Text();
 }
 
+std::string Render(const proto::JobStatus& job) {
+  return absl::StrCat("job ", job.job(), " \"", Clean(job.name()), "\" has ", StateText(job.state()), ": ",
+                      Clean(job.why()), "\n",
+                      job.workers_alive() == 0 ? "none of its workers was connected\n"
+                                               : absl::StrCat(job.workers_alive(), " of its ", job.workers_expected(),
+                                                              " workers are connected and were told\n"));
+}
+
 std::string Render(const proto::EventList& events) {
   if (events.events().empty()) return "no events\n";
   Table table({">NO", "TIME", "KIND", "JOB", "TEXT"});

@@ -14,6 +14,7 @@ std::string Render(const proto::ShardList& shards);
 std::string Render(const proto::WorkerList& workers);
 std::string Render(const proto::Plan& plan);
 std::string Render(const proto::EffectiveConfig& config);
+std::string Render(const proto::JobStatus& job);   // of a job that was aborted
 std::string Render(const proto::EventList& events);
 std::string Render(const proto::Event& event);   // one line
 

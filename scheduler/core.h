@@ -50,6 +50,11 @@ class SchedulerCore {
   virtual void OnSessionClosed(SessionId session) = 0;
   virtual void OnTick() = 0;     // leases; every 20 to 200 ms
 
+  // An operator ends a job, by name or number, whatever it waits for: FAILED with this reason (may be empty), as after any
+  // failure. Its status then. NOT_FOUND, FAILED_PRECONDITION (it has ended already), INVALID_ARGUMENT; UNAVAILABLE if it
+  // could not be written: nothing has changed then.
+  virtual absl::StatusOr<proto::JobStatus> AbortJob(const std::string& job, const std::string& reason) = 0;
+
   virtual proto::Cluster GetCluster() const = 0;
   virtual absl::StatusOr<proto::ShardList> ListShards(const std::string& job) const = 0;
   virtual absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) const = 0;

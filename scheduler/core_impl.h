@@ -44,6 +44,7 @@ inline constexpr size_t kMaxIdBytes = 255;
 inline constexpr size_t kMaxBarriers = 1024;         // names for each job
 inline constexpr size_t kMaxPendingTensors = 65536;  // requests for each job that wait for the servers
 inline constexpr int kMaxTextBytes = 2000;           // of a member's words that go into events and plans
+inline constexpr size_t kMaxReasonBytes = 1000;      // of an operator's
 
 // The end of a member that this process knows of.
 struct Live {
@@ -129,6 +130,7 @@ class CoreImpl final : public SchedulerCore {
   void OnSessionClosed(SessionId session) override;
   void OnTick() override;
 
+  absl::StatusOr<proto::JobStatus> AbortJob(const std::string& job, const std::string& reason) override;
   proto::Cluster GetCluster() const override;
   absl::StatusOr<proto::ShardList> ListShards(const std::string& job) const override;
   absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) const override;
@@ -220,6 +222,7 @@ class CoreImpl final : public SchedulerCore {
 
   // views.cc
   absl::StatusOr<const JobState*> FindJob(const std::string& name) const;
+  proto::JobStatus StatusOf(const JobState& job) const;
   void FillWorkerStatus(const JobState& job, uint32_t rank, proto::MemberStatus* status) const;
 
   const proto::NodeConfig config_;

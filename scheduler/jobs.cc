@@ -3,11 +3,13 @@
 //   RUNNING   from the moment when all workers and node.servers servers are there: servers and shards are fixed now.
 //             A lost worker: by job.on_worker_loss. A lost or restarted server: FAILED, there are no replicas yet.
 //   FINISHED  every worker has left in order (or is out by rule "rescale").
-//   FAILED    plan.why says whose fault it was and what to do.
+//   FAILED    plan.why says whose fault it was and what to do. Also by an operator (AbortJob): the only end of a job
+//             whose workers are gone for good under rule "wait".
 // Settle comes here after every change; each step looks at the state and not at what happened, so that a step that
 // could not be written is taken at the next tick.
 #include <algorithm>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "scheduler/core_impl.h"
@@ -146,6 +148,33 @@ absl::Status CoreImpl::EndJob(JobState& job, proto::JobState state, const std::s
   job.counts_as_ended = true;
   Note(state == proto::JOB_FINISHED ? "job_finished" : "job_failed", job.name(), why);
   return absl::OkStatus();
+}
+
+absl::StatusOr<proto::JobStatus> CoreImpl::AbortJob(const std::string& name, const std::string& reason) {
+  if (name.empty())
+    return absl::InvalidArgumentError("which job is to be aborted? Give its name or number (sluicectl status)");
+  if (reason.size() > kMaxReasonBytes)
+    return absl::InvalidArgumentError(
+        absl::StrCat("the reason has ", reason.size(), " bytes; at most ", kMaxReasonBytes, " are kept"));
+  JobState* job = NewestJob(name);
+  if (uint32_t number = 0; job == nullptr && absl::SimpleAtoi(name, &number)) {
+    if (auto it = jobs_.find(number); it != jobs_.end()) job = &it->second;
+  }
+  if (job == nullptr) return FindJob(name).status();   // names those that there are
+  if (job->ended())
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job \"", job->name(), "\" (number ", job->plan().job(), ") has ",
+        job->plan().state() == proto::JOB_FAILED ? "failed" : "finished", " already: ", job->plan().why()));
+  const absl::Status status =
+      EndJob(*job, proto::JOB_FAILED,
+             absl::StrCat("aborted by an operator", reason.empty() ? "" : ": ", reason));
+  if (!status.ok())
+    return absl::UnavailableError(absl::StrCat("job \"", job->name(), "\" goes on: its end could not be written: ",
+                                               status.message(), "; try again when that is cured"));
+  const proto::JobStatus ended = StatusOf(*job);   // Settle may forget old jobs
+  Settle();                                        // tells everybody
+  (void)Commit({});                                // the event is on record, too, when the operator is answered
+  return ended;
 }
 
 // Nothing that a member waits for will come any more.

@@ -82,6 +82,69 @@ TEST_F(JobsTest, RuleFailEndsTheJobNamingTheRank) {
   EXPECT_EQ(peers_[server_].plan()->state(), proto::JOB_FAILED);
 }
 
+TEST_F(JobsTest, AnOperatorEndsAJobWhoseWorkersAreGoneForGood) {
+  StartJob();
+  Barrier(worker_[0], 5, "b", 0);
+  Run(6 * kSecond, {server_, worker_[0]});   // rule "wait": rank 1 is waited for, and never comes
+  ASSERT_EQ(core_->GetPlan("j")->state(), proto::JOB_RUNNING);
+  const uint64_t version = core_->GetPlan("j")->version();
+
+  const auto aborted = core_->AbortJob("j", "the machine is sold");
+  ASSERT_TRUE(aborted.ok()) << aborted.status();
+  EXPECT_EQ(aborted->state(), proto::JOB_FAILED);
+  EXPECT_EQ(aborted->name(), "j");
+  EXPECT_EQ(aborted->job(), 1u);
+  EXPECT_EQ(aborted->workers_alive(), 1u);
+  EXPECT_EQ(aborted->why(), "aborted by an operator: the machine is sold");
+  for (const SessionId member : {server_, worker_[0]}) {
+    EXPECT_EQ(peers_[member].plan()->state(), proto::JOB_FAILED);
+    EXPECT_GT(peers_[member].plan()->version(), version);
+    EXPECT_THAT(peers_[member].plan()->why(), HasSubstr("sold"));
+  }
+  ASSERT_NE(peers_[worker_[0]].done(5), nullptr);   // what it waited for will not come
+  EXPECT_THAT(peers_[worker_[0]].done(5)->message(), HasSubstr("sold"));
+  EXPECT_THAT(EventKinds(), Contains("job_failed"));
+  EXPECT_TRUE(core_->AllJobsEnded());
+
+  const SessionId again = Connect(WorkerReg("x", -1));   // the name is free for a new job
+  EXPECT_EQ(peers_[again].plan()->job(), 2u);
+}
+
+TEST_F(JobsTest, AJobIsAbortedByNameOrNumberWhileItForms) {
+  StartCore();
+  job_.set_name("2");
+  Connect(WorkerReg("w", 0));
+  job_.set_name("k");
+  const SessionId k = Connect(WorkerReg("w", 0));
+  ASSERT_EQ(core_->AbortJob("2", "")->job(), 1u) << "a name goes before a number";
+  EXPECT_EQ(core_->GetPlan("k")->state(), proto::JOB_FORMING);
+  ASSERT_EQ(core_->AbortJob("k", "")->job(), 2u);
+  EXPECT_EQ(peers_[k].plan()->why(), "aborted by an operator");
+  job_.set_name("l");
+  Connect(WorkerReg("w", 0));
+  EXPECT_EQ(core_->AbortJob("3", "")->name(), "l");
+}
+
+TEST_F(JobsTest, WhatCannotBeAbortedIsSaid) {
+  StartCore();
+  EXPECT_THAT(core_->AbortJob("j", "").status().ToString(), HasSubstr("no job has been started"));
+  StartJob();
+  EXPECT_EQ(core_->AbortJob("", "").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(core_->AbortJob("j", std::string(2000, 'x')).status().code(), absl::StatusCode::kInvalidArgument);
+  for (const char* name : {"q", "7", "-1", "99999999999", "1x"}) {
+    EXPECT_EQ(core_->AbortJob(name, "").status().code(), absl::StatusCode::kNotFound) << name;
+    EXPECT_THAT(core_->AbortJob(name, "").status().ToString(), HasSubstr("known: j")) << name;
+  }
+  EXPECT_EQ(core_->GetPlan("j")->state(), proto::JOB_RUNNING);
+  Leave(worker_[0], 1);
+  Leave(worker_[1], 1);
+  for (const char* name : {"j", "1"}) {
+    const absl::Status ended = core_->AbortJob(name, "").status();
+    EXPECT_EQ(ended.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(ended.ToString(), HasSubstr("job \"j\" (number 1) has finished already: 2 workers finished"));
+  }
+}
+
 TEST_F(JobsTest, AStalledSchedulerBlamesNobody) {
   StartJob();
   clock_.Advance(60 * kSecond);  // this process was suspended; heartbeats wait in its queues

@@ -230,6 +230,47 @@ TEST_F(RestartTest, NothingIsSentThatWasNotWritten) {
   EXPECT_EQ(core_->GetPlan("j")->tensors_size(), 0);
 }
 
+TEST_F(RestartTest, AnAbortedJobStaysAborted) {
+  StartJob();
+  Run(6 * kSecond, {server_});   // both workers are gone
+  ASSERT_TRUE(core_->AbortJob("j", "nobody comes back").ok());
+  const proto::Plan plan = *core_->GetPlan("j");
+  RestartCore();
+  EXPECT_EQ(core_->GetPlan("j")->SerializeAsString(), plan.SerializeAsString());
+  EXPECT_THAT(EventKinds(), Contains("job_failed"));
+  EXPECT_EQ(core_->AbortJob("j", "").status().code(), absl::StatusCode::kFailedPrecondition);
+  // A server that was away at the time is told when it comes, and so is a worker that comes back after all.
+  const SessionId server = Connect(Again(server_, ServerReg("s0")));
+  ASSERT_NE(peers_[server].plan(), nullptr);
+  EXPECT_EQ(peers_[server].plan()->state(), proto::JOB_FAILED);
+  const SessionId worker = Connect(Again(worker_[0], WorkerReg("w0", 0)));
+  ASSERT_NE(peers_[worker].plan(), nullptr);
+  EXPECT_EQ(peers_[worker].plan()->why(), "aborted by an operator: nobody comes back");
+}
+
+TEST_F(RestartTest, AnAbortAfterARestartReachesWhoComesBack) {
+  StartJob();
+  RestartCore();
+  ASSERT_TRUE(core_->AbortJob("j", "").ok());
+  EXPECT_TRUE(core_->AllJobsEnded());
+  const SessionId worker = Connect(Again(worker_[0], WorkerReg("w0", 0)));
+  ASSERT_NE(peers_[worker].plan(), nullptr);
+  EXPECT_EQ(peers_[worker].plan()->state(), proto::JOB_FAILED);
+}
+
+TEST_F(RestartTest, AnAbortThatCannotBeWrittenChangesNothing) {
+  StartJob();
+  store_.set_failure(absl::ResourceExhaustedError("disk full"));
+  const absl::Status status = core_->AbortJob("j", "").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(status.ToString(), HasSubstr("disk full"));
+  EXPECT_EQ(core_->GetPlan("j")->state(), proto::JOB_RUNNING);
+  EXPECT_EQ(peers_[worker_[0]].plan()->state(), proto::JOB_RUNNING);
+  store_.set_failure(absl::OkStatus());
+  EXPECT_TRUE(core_->AbortJob("j", "").ok());
+  EXPECT_EQ(peers_[worker_[0]].plan()->state(), proto::JOB_FAILED);
+}
+
 TEST_F(RestartTest, UnreadableRecordsAreNamed) {
   StartJob();
   std::string key;

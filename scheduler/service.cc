@@ -272,6 +272,11 @@ class AdminService final : public proto::Admin::CallbackService {
       return core.ListEvents(r.after(), r.limit());
     });
   }
+  grpc::ServerUnaryReactor* AbortJob(grpc::CallbackServerContext* context, const proto::AbortJobRequest* request,
+                                     proto::JobStatus* response) override {
+    return Answer(context, host_, response,
+                  [r = *request](SchedulerCore& core) { return core.AbortJob(r.job(), r.reason()); });
+  }
   grpc::ServerWriteReactor<proto::Event>* WatchEvents(grpc::CallbackServerContext*,
                                                       const proto::EventsRequest* request) override {
     auto stream = std::make_shared<EventStream>(host_, request->after());

@@ -263,6 +263,30 @@ TEST(Service, AJobFromRegistrationToItsEnd) {
   EXPECT_EQ(events->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
+TEST(Service, AnOperatorAbortsAJob) {
+  MemoryStore store;
+  Daemon daemon(&store, 0);
+  Member worker(WorkerIdentity("a"), daemon.address());
+  worker.Await([&] { return worker.plan.version() > 0; });
+  auto admin = proto::Admin::NewStub(daemon.Channel());
+  proto::AbortJobRequest request;
+  request.set_job("j");
+  request.set_reason("a test");
+  proto::JobStatus job;
+  {
+    grpc::ClientContext context;
+    ASSERT_TRUE(admin->AbortJob(&context, request, &job).ok());
+  }
+  EXPECT_EQ(job.state(), proto::JOB_FAILED);
+  worker.Await([&] {
+    return worker.plan.state() == proto::JOB_FAILED && worker.plan.why() == "aborted by an operator: a test";
+  });
+  grpc::ClientContext context;
+  const grpc::Status again = admin->AbortJob(&context, request, &job);
+  EXPECT_EQ(again.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_THAT(again.error_message(), HasSubstr("has failed already"));
+}
+
 // One unary or bidirectional call by name with raw messages, as generic tools make it.
 std::string RawCall(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
                     const std::string& request) {

@@ -47,6 +47,31 @@ void CoreImpl::FillWorkerStatus(const JobState& job, uint32_t rank, proto::Membe
   status->set_waiting_for(live.heartbeat.waiting_for());
 }
 
+proto::JobStatus CoreImpl::StatusOf(const JobState& job) const {
+  proto::JobStatus status;
+  status.set_job(job.plan().job());
+  status.set_name(job.name());
+  status.set_state(job.plan().state());
+  status.set_plan_version(job.plan().version());
+  status.set_workers_expected(job.plan().config().workers());
+  status.set_shards(job.plan().shards_size());
+  status.set_tensors(job.plan().tensors_size());
+  for (const proto::ShardInfo& shard : job.plan().shards())
+    status.set_parameter_bytes(status.parameter_bytes() + shard.bytes());
+  std::string why = job.plan().why();
+  if (!job.ended() && !store_status_.ok())
+    absl::StrAppend(&why, why.empty() ? "" : "; ", "changes wait for the state file: ", store_status_.message());
+  for (uint32_t rank = 0; rank < job.workers.size(); ++rank) {
+    const Live& live = job.workers[rank];
+    status.set_workers_alive(status.workers_alive() + (live.session != 0));
+    status.set_round(std::max(status.round(), live.heartbeat.round()));
+    if (job.plan().state() == proto::JOB_RUNNING && job.Active(rank) && !job.plan().workers(rank).alive())
+      absl::StrAppend(&why, " (rank ", rank, ": last heard ", Ago(clock_->Now() - live.heard), " ago)");
+  }
+  status.set_why(why);
+  return status;
+}
+
 proto::Cluster CoreImpl::GetCluster() const {
   const TimeNs now = clock_->Now();
   proto::Cluster cluster;
@@ -68,28 +93,10 @@ proto::Cluster CoreImpl::GetCluster() const {
     status->set_waiting_for(server.live.heartbeat.waiting_for());
   }
   for (const auto& [number, job] : jobs_) {
-    proto::JobStatus* status = cluster.add_jobs();
-    status->set_job(number);
-    status->set_name(job.name());
-    status->set_state(job.plan().state());
-    status->set_plan_version(job.plan().version());
-    status->set_workers_expected(job.plan().config().workers());
-    status->set_shards(job.plan().shards_size());
-    status->set_tensors(job.plan().tensors_size());
-    for (const proto::ShardInfo& shard : job.plan().shards())
-      status->set_parameter_bytes(status->parameter_bytes() + shard.bytes());
-    std::string why = job.plan().why();
-    if (!job.ended() && !store_status_.ok())
-      absl::StrAppend(&why, why.empty() ? "" : "; ", "changes wait for the state file: ", store_status_.message());
-    for (uint32_t rank = 0; rank < job.workers.size(); ++rank) {
-      const Live& live = job.workers[rank];
-      status->set_workers_alive(status->workers_alive() + (live.session != 0));
-      status->set_round(std::max(status->round(), live.heartbeat.round()));
-      if (job.plan().state() == proto::JOB_RUNNING && job.Active(rank) && !job.plan().workers(rank).alive())
-        absl::StrAppend(&why, " (rank ", rank, ": last heard ", Ago(now - live.heard), " ago)");
-      if (job.record.workers(rank).member() != 0 && !job.ended()) FillWorkerStatus(job, rank, cluster.add_members());
-    }
-    status->set_why(why);
+    *cluster.add_jobs() = StatusOf(job);
+    if (job.ended()) continue;
+    for (uint32_t rank = 0; rank < job.workers.size(); ++rank)
+      if (job.record.workers(rank).member() != 0) FillWorkerStatus(job, rank, cluster.add_members());
   }
   return cluster;
 }
