@@ -1,6 +1,6 @@
 """C++ code from .proto files by Debian's protoc and grpc_cpp_plugin (no rules_proto toolchain offline)."""
 
-def sluice_proto(name, src, deps = [], grpc = False):
+def sluice_proto(name, src, deps = [], grpc = False, grpc_deps = [], alwayslink = False):
     """Generates NAME (messages only) and, with grpc, NAME_grpc (the service stubs; slow to compile)."""
     stem = src[:-len(".proto")]
     native.genrule(
@@ -16,6 +16,7 @@ def sluice_proto(name, src, deps = [], grpc = False):
         hdrs = [stem + ".pb.h"],
         copts = ["-Wno-unused-parameter", "-g0", "-O1"],
         deps = deps + ["@system//:protobuf"],
+        alwayslink = alwayslink,
         visibility = ["//visibility:public"],
     )
     if grpc:
@@ -30,6 +31,6 @@ def sluice_proto(name, src, deps = [], grpc = False):
             srcs = [stem + ".grpc.pb.cc"],
             hdrs = [stem + ".grpc.pb.h"],
             copts = ["-Wno-unused-parameter", "-g0", "-O1"],
-            deps = [":" + name, "@system//:grpc"],
+            deps = [":" + name, "@system//:grpc"] + grpc_deps,
             visibility = ["//visibility:public"],
         )
