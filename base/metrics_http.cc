@@ -1,15 +1,14 @@
 #include "base/metrics_http.h"
 
 #include <prometheus/client_metric.h>
-#include <prometheus/collectable.h>
-#include <prometheus/exposer.h>
 #include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
 
-#include <exception>
 #include <limits>
 #include <map>
+#include <utility>
+#include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace sluice {
@@ -36,57 +35,35 @@ prometheus::ClientMetric ToClientMetric(const MetricSample& sample) {
   return metric;
 }
 
-class Collector : public prometheus::Collectable {
- public:
-  explicit Collector(const MetricsRegistry* registry) : registry_(registry) {}
-
-  std::vector<prometheus::MetricFamily> Collect() const override {
-    std::vector<prometheus::MetricFamily> families;
-    std::map<std::string, size_t> index;  // samples of one name form one family
-    for (const MetricSample& sample : registry_->Collect()) {
-      const auto [it, fresh] = index.emplace(sample.info.name, families.size());
-      if (fresh) {
-        constexpr prometheus::MetricType kTypes[] = {prometheus::MetricType::Counter, prometheus::MetricType::Gauge,
-                                                     prometheus::MetricType::Histogram};
-        const std::string unit = sample.info.unit.empty() ? "" : absl::StrCat(" (", sample.info.unit, ")");
-        families.push_back({sample.info.name, sample.info.help + unit, kTypes[static_cast<int>(sample.kind)], {}});
-      }
-      families[it->second].metric.push_back(ToClientMetric(sample));
+std::string Page(const MetricsRegistry& registry) {
+  std::vector<prometheus::MetricFamily> families;
+  std::map<std::string, size_t> index;  // samples of one name form one family
+  for (const MetricSample& sample : registry.Collect()) {
+    const auto [it, fresh] = index.emplace(sample.info.name, families.size());
+    if (fresh) {
+      constexpr prometheus::MetricType kTypes[] = {prometheus::MetricType::Counter, prometheus::MetricType::Gauge,
+                                                   prometheus::MetricType::Histogram};
+      const std::string unit = sample.info.unit.empty() ? "" : absl::StrCat(" (", sample.info.unit, ")");
+      families.push_back({sample.info.name, sample.info.help + unit, kTypes[static_cast<int>(sample.kind)], {}});
     }
-    return families;
+    families[it->second].metric.push_back(ToClientMetric(sample));
   }
-
- private:
-  const MetricsRegistry* const registry_;
-};
+  return prometheus::TextSerializer().Serialize(families);
+}
 
 }  // namespace
 
-struct MetricsHttp::Impl {
-  std::shared_ptr<Collector> collector;
-  std::unique_ptr<prometheus::Exposer> exposer;  // destroyed first: ends the threads that collect
-};
-
 absl::StatusOr<std::unique_ptr<MetricsHttp>> MetricsHttp::Start(const std::string& host, int port,
                                                                 const MetricsRegistry* registry) {
-  const std::string address =
-      absl::StrCat(absl::StrContains(host, ':') && host[0] != '[' ? absl::StrCat("[", host, "]") : host, ":", port);
-  auto impl = std::make_unique<Impl>();
-  impl->collector = std::make_shared<Collector>(registry);
-  try {  // prometheus-cpp reports by exceptions; they end here
-    impl->exposer = std::make_unique<prometheus::Exposer>(address, 1);
-    impl->exposer->RegisterCollectable(impl->collector);
-    const std::vector<int> ports = impl->exposer->GetListeningPorts();
-    const int bound = ports.empty() ? port : ports[0];
-    return std::unique_ptr<MetricsHttp>(new MetricsHttp(std::move(impl), bound));
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("metrics cannot be served on ", address, ": ", error.what(),
-                                               "; is the port in use (node.metrics_port)?"));
-  }
+  absl::StatusOr<std::unique_ptr<HttpPage>> page =
+      HttpPage::Start({.host = host,
+                       .port = port,
+                       .path = "/metrics",
+                       .content_type = "text/plain; version=0.0.4; charset=utf-8",
+                       .body = [registry] { return Page(*registry); }});
+  if (!page.ok())
+    return absl::UnavailableError(absl::StrCat("metrics: ", page.status().message(), " (node.listen, node.metrics_port)"));
+  return std::unique_ptr<MetricsHttp>(new MetricsHttp(*std::move(page)));
 }
-
-MetricsHttp::MetricsHttp(std::unique_ptr<Impl> impl, int port) : impl_(std::move(impl)), port_(port) {}
-
-MetricsHttp::~MetricsHttp() = default;
 
 }  // namespace sluice
