@@ -173,6 +173,12 @@ class Cluster:
         return self.run("worker-%d" % rank, [binary("worker"), "--node.scheduler=" + self.address, "--rank=%d" % rank,
                                              "--result=" + self.path("result-%d.json" % rank)] + list(arguments))
 
+    def ctl(self, *arguments, code=0):
+        """What sluicectl said."""
+        process = self.run("sluicectl", [binary("ctl"), "--scheduler=" + self.address] + list(arguments))
+        process.wait(code)
+        return process.output()
+
     def result(self, rank):
         with open(self.path("result-%d.json" % rank)) as file:
             return json.load(file)

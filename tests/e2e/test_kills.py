@@ -1,5 +1,6 @@
 """kill -9 in the middle of a run, a new start, and the same bits at the end."""
 
+import json
 import signal
 
 from cluster import Cluster, TestCase, step_pattern, train_args
@@ -102,3 +103,22 @@ class Kills(TestCase):
             for worker in workers:
                 self.assertNotEqual(worker.wait(code=None), 0)
                 self.assertIn("server-1", worker.output())
+
+    def test_an_orphaned_job_is_ended_by_an_operator(self):
+        with Cluster(servers=1, scheduler_args=["--node.lease_ms=1000"]) as cluster:
+            arguments = self.arguments(cluster, epochs=100)
+            workers = [cluster.start_worker(rank, arguments) for rank in (0, 1)]
+            workers[0].wait_for(step_pattern(30))
+            workers[1].kill()
+            cluster.scheduler.wait_for("worker_lost")   # and rule "wait" waits for it
+            self.assertIn("known: test", cluster.ctl("abort", "tset", code=1))
+            aborted = json.loads(cluster.ctl("abort", "test", "--reason=node 7 is gone", "--json"))
+            self.assertEqual((aborted["state"], aborted["workers_alive"]), ("JOB_FAILED", 1))
+            workers[0].wait(1)
+            self.assertIn("aborted by an operator: node 7 is gone", workers[0].output())
+            self.assertIn("failed already", cluster.ctl("abort", "test", code=1))
+            cluster.scheduler.kill()
+            cluster.start_scheduler()
+            self.assertIn("node 7 is gone", cluster.ctl("status"))
+            cluster.ctl("abort", "1", code=1)
+            self.train(cluster, arguments=train_args(cluster, epochs=1))   # the name and the server are free again

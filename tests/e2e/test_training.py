@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 
 from cluster import Cluster, TestCase, train_args
 
@@ -58,3 +59,39 @@ class Training(TestCase):
             with self.subTest(**settings), Cluster(servers=2) as cluster:
                 for result in self.train(cluster, arguments=train_args(cluster, **settings)):
                     self.assertGreater(result["test_accuracy"], 0.7)
+
+    def test_a_trace_shows_the_way_of_every_partition(self):
+        # Announced and granted over TCP; eager and in batches; by reference over shared memory.
+        for more in ({"data__transport": "tcp", "data__eager_bytes": 64}, {"data__transport": "tcp"},
+                     {"data__transport": "shm"}):
+            with self.subTest(**more), Cluster(servers=0) as cluster:
+                server_trace, worker_trace = cluster.path("server.json"), cluster.path("worker-%d.json")
+                server = cluster.start_server(0, ["--trace=" + server_trace])
+                self.train(cluster, arguments=train_args(cluster, epochs=1, job__codec="int8", **more),
+                           per_rank=lambda rank: ["--trace=" + worker_trace % rank])
+                server.signal(signal.SIGTERM)
+                server.wait()
+                ways = [self.stages(worker_trace % rank) for rank in (0, 1)]
+                answers = self.stages(server_trace)
+                self.assertTrue(ways[0])
+                self.assertEqual(ways[0].keys(), ways[1].keys())
+                for key in ways[0]:
+                    for stages in (way[key] for way in ways):
+                        self.assertLessEqual({"queue", "send", "push to reply", "decode"}, stages, key)
+                    self.assertLessEqual({"aggregate", "send", "reply"}, answers[key], key)
+                seen = set().union(*ways[0].values())
+                self.assertIn("encode", seen)   # weights only
+                if more == {"data__transport": "tcp"}:
+                    self.assertIn("fuse", seen)
+
+    @staticmethod
+    def stages(path):
+        """The names of the events by tensor, partition and round; round 0 is the broadcast, to which one rank sends."""
+        with open(path) as file:
+            events = json.load(file)["traceEvents"]
+        found = {}
+        for event in events:
+            args = event.get("args", {})
+            if "partition" in args and args["round"] > 0:
+                found.setdefault((args["tensor"], args["partition"], args["round"]), set()).add(event["name"])
+        return found
