@@ -49,6 +49,12 @@ absl::Status CheckPlan(const proto::Plan& plan) {
         return bad("tensor ", tensor.spec().name(), " has no sane shape");
       product *= extent;
     }
+    if (tensor.spec().has_table()) {
+      const uint32_t dim = tensor.spec().table().dim();
+      if (dim == 0 || std::ranges::any_of(tensor.partition_elements(), [&](uint64_t n) { return n != dim; }))
+        return bad("the segments of table ", tensor.spec().name(), " are not of its ", dim, " values a row");
+      product = elements;
+    }
     if (elements != product || tensor.partition_elements_size() != tensor.partition_shard_size()) {
       return bad("the partitions of tensor ", tensor.spec().name(), " do not add up to its shape");
     }
@@ -134,10 +140,14 @@ absl::Status Admission::Make(const proto::TensorInfo& info, Request& request) {
   auto tensor = std::make_unique<TensorState>();
   tensor->id = info.tensor();
   tensor->spec = info.spec();
-  SLUICE_ASSIGN_OR_RETURN(const std::string codec, compression::CodecFor(plan_.config(), info.spec()));
+  const bool table = info.spec().has_table();   // its payloads are made elsewhere, and it keeps nothing between rounds
+  std::string codec = "none";
+  if (!table) {
+    SLUICE_ASSIGN_OR_RETURN(codec, compression::CodecFor(plan_.config(), info.spec()));
+  }
   SLUICE_ASSIGN_OR_RETURN(tensor->codec, compression::MakeCodec(codec));
   SLUICE_ASSIGN_OR_RETURN(const bool residual, compression::NeedsResidual(plan_.config(), codec));
-  if (plan_.config().reply() == proto::REPLY_CHANGE) {
+  if (!table && plan_.config().reply() == proto::REPLY_CHANGE) {
     SLUICE_ASSIGN_OR_RETURN(const std::string reply, compression::ReplyCodecFor(plan_.config(), info.spec()));
     if (reply != "none") {
       SLUICE_ASSIGN_OR_RETURN(tensor->reply_codec, compression::MakeCodec(reply));

@@ -1,17 +1,12 @@
 #include "worker/client.h"
 
-#include <atomic>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "worker/client_internal.h"
-#include "worker/client_runtime.h"
+#include "worker/client_impl.h"
 #include "worker/client_status.h"
-#include "worker/handle_state.h"
-#include "worker/snapshot_file.h"
 
 namespace sluice {
 namespace {
@@ -40,25 +35,6 @@ const char* CodeName(Code code) {
   return i >= 0 && i <= 16 ? kNames[i] : "UNKNOWN";
 }
 
-// Tells the handle's holder the end, also when the core goes down without having called back.
-class OpEnd {
- public:
-  explicit OpEnd(std::shared_ptr<Handle::State> state, std::function<void()> gone)
-      : state_(std::move(state)), gone_(std::move(gone)) {}
-  OpEnd(const OpEnd&) = delete;
-  OpEnd& operator=(const OpEnd&) = delete;
-  ~OpEnd() {
-    state_->Finish(Status(Code::kCancelled, "the client was destroyed"), {});
-    state_->Release();
-    gone_();
-  }
-  Handle::State& state() { return *state_; }
-
- private:
-  const std::shared_ptr<Handle::State> state_;
-  const std::function<void()> gone_;
-};
-
 }  // namespace
 
 std::string Status::ToString() const { return ok() ? "OK" : absl::StrCat(CodeName(code_), ": ", message_); }
@@ -86,28 +62,6 @@ void Handle::WaitReleased() {
   std::unique_lock<std::mutex> lock(state_->mutex);
   state_->changed.wait(lock, [this] { return state_->released; });
 }
-
-// Held by the operations' ends and by handles too, which may outlive their client.
-struct Shared {
-  std::mutex mutex;
-  std::condition_variable changed;
-  size_t unfinished = 0;               // guarded by mutex: operations whose buffers are not released yet
-  worker::Runtime* runtime = nullptr;  // guarded by mutex; null once the client is gone
-  std::atomic<float> rate{0};
-};
-
-struct Client::Impl {
-  std::unique_ptr<worker::Runtime> runtime;
-  int rank = 0, world_size = 0;
-  uint64_t job_uid = 0;
-  const std::shared_ptr<Shared> shared = std::make_shared<Shared>();
-  std::mutex mutex;
-  int next_priority = 0;  // guarded by mutex, as the rest
-  std::optional<worker::SnapshotFile> snapshot;
-
-  Handle Submit(worker::OpRequest request, const OpOptions& options);
-  Result<worker::SnapshotFile*> SnapshotOnDisk();  // with mutex held
-};
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
@@ -171,13 +125,12 @@ uint64_t Client::NextRound(Tensor tensor) const {
   return impl_->runtime->Call([&] { return impl_->runtime->core().NextRound(tensor.id); });
 }
 
-Handle Client::Impl::Submit(worker::OpRequest request, const OpOptions& options) {
+Handle Client::Impl::Start(const OpOptions& options, StartFn start) {
   auto state = std::make_shared<Handle::State>();
-  if (options.priority.has_value()) request.priority = *options.priority;
   const uint32_t default_timeout = runtime->config().data().op_timeout_ms();
   const TimeNs timeout =
       options.timeout.has_value() ? options.timeout->count() * kMillisecond : default_timeout * kMillisecond;
-  if (timeout > 0) request.deadline = runtime->clock().Now() + timeout;
+  const TimeNs deadline = timeout > 0 ? runtime->clock().Now() + timeout : 0;
   // The operation's number is known on the loop only; whoever cancels asks there.
   auto number = std::make_shared<uint64_t>(0);
   state->cancel = [shared = shared, number] {
@@ -196,23 +149,31 @@ Handle Client::Impl::Submit(worker::OpRequest request, const OpOptions& options)
     }
     shared->changed.notify_all();
   });
-  runtime->Post([this, request, number, end = std::move(end)]() mutable {
+  runtime->Post([this, start = std::move(start), deadline, number, end = std::move(end)]() mutable {
     auto released = [end]() mutable { end.reset(); };  // the last of the two: gives the buffers back
-    *number = runtime->core().Submit(
-        request,
-        [end, shared = shared](const worker::OpResult& result) mutable {
-          OpInfo info;
-          info.round = result.round;
-          info.skipped = result.skipped;
-          info.contributors = result.contributors;
-          info.next_rate = result.next_rate;
-          if (result.status.ok()) shared->rate.store(result.next_rate);
-          end->state().Finish(FromAbsl(result.status), info);
-          end.reset();
-        },
-        std::move(released));
+    auto done = [end, shared = shared](const worker::OpResult& result) mutable {
+      OpInfo info;
+      info.round = result.round;
+      info.skipped = result.skipped;
+      info.contributors = result.contributors;
+      info.next_rate = result.next_rate;
+      if (result.status.ok()) shared->rate.store(result.next_rate);
+      end->state().Finish(FromAbsl(result.status), info);
+      end.reset();
+    };
+    start(runtime->core(), deadline, number, std::move(done), std::move(released));
   });
   return Handle(std::move(state));
+}
+
+Handle Client::Impl::Submit(worker::OpRequest request, const OpOptions& options) {
+  if (options.priority.has_value()) request.priority = *options.priority;
+  return Start(options, [request = std::move(request)](worker::WorkerCore& core, TimeNs deadline,
+                                                       const std::shared_ptr<uint64_t>& number, DoneFn done,
+                                                       std::function<void()> released) mutable {
+    request.deadline = deadline;
+    *number = core.Submit(request, std::move(done), std::move(released));
+  });
 }
 
 Handle Client::Push(Tensor tensor, std::span<const float> gradient, const OpOptions& options) {

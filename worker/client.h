@@ -82,6 +82,42 @@ struct Tensor {
   uint32_t id = 0;
 };
 
+// --- tables: rows by 64-bit id (docs/tables.md)
+
+// How pushed gradients change rows, one row at a time.
+struct TableOptimizer {
+  std::string kind = "sgd";            // sgd, adagrad, rowwise_adagrad, adam (lazy), ftrl
+  double rate = 0.01;                  // follows the schedule of job.optimizer, as a factor; ftrl: alpha
+  double epsilon = 1e-8, beta1 = 0.9, beta2 = 0.999;
+  double initial_accumulator = 0;      // adagrad, rowwise_adagrad, ftrl
+  double l1 = 0, l2 = 0, beta = 1;     // ftrl; l2 of the others: decay of pushed rows
+};
+
+struct TableSpec {
+  std::string name = {};               // unique in the job, tensors included
+  uint32_t dim = 0;                    // fp32 values of a row
+  std::string dtype = "fp32";          // at rest: fp32 or bf16
+  std::string initializer = "zero";    // zero, uniform in [-init_scale, init_scale), normal with that deviation
+  double init_scale = 0.01;
+  uint64_t seed = 0;                   // initial values are a function of seed, id and position alone
+  TableOptimizer optimizer = {};
+  uint32_t admit_after = 1;            // a row is created by its n-th sighting in pushes
+  uint64_t max_age_rounds = 0;         // evict rows that were not pushed for so long; 0 = never
+  uint64_t max_rows = 0;               // of the whole table; 0 = no bound. The longest not pushed go first
+  uint64_t max_bytes_per_server = 0;
+  uint64_t vocabulary = 0;             // ids are below it; 0 = any 64-bit id
+  bool unknown_as_zero = false;        // ids beyond the vocabulary: read as zeros and not pushed, instead of refused
+  bool drop_zero_rows = false;         // remove rows that an update has made all zeros (ftrl with l1)
+  uint32_t segments = 0;               // 0 = 4 for each loop of each server
+};
+
+struct Table {
+  uint32_t id = 0;
+  uint32_t dim = 0;
+};
+
+enum class Pooling { kSum, kMean };
+
 struct OpOptions {
   std::optional<int> priority = std::nullopt;  // of this call alone
   // Default: data.op_timeout_ms; ends the wait, not the push.
@@ -175,6 +211,28 @@ class Client {
   Handle PushPull(Tensor tensor, std::span<const float> gradient, std::span<float> out, const OpOptions& options = {});
   // The root's values become the parameters of the servers and arrive in everybody's `values`.
   Handle Broadcast(Tensor tensor, std::span<float> values, int root = 0, const OpOptions& options = {});
+
+  // Every worker registers the same tables. Blocks until the servers have it.
+  Result<Table> RegisterTable(const TableSpec& spec);
+  // Rows of a table. ids: any order, duplicates allowed, as many as you like; row i of `out` (ids x dim) is that of ids[i].
+  // ids and gradients are read before the call returns; `out` belongs to Sluice as other outputs do. A pull shows what
+  // this worker has pushed to the table before it; pulls run beside each other and beside pushes. Rows that nobody has
+  // pushed read as their initial values, and are not created by it.
+  Handle PullRows(Table table, std::span<const uint64_t> ids, std::span<float> out, const OpOptions& options = {});
+  // One round of the table, whatever the ids (none is fine): under BSP every worker pushes once a step. Gradients of
+  // duplicate ids are summed in order of their occurrence.
+  Handle PushRows(Table table, std::span<const uint64_t> ids, std::span<const float> gradients,
+                  const OpOptions& options = {});
+  // A push, and the rows as they are when its round has been applied.
+  Handle PushPullRows(Table table, std::span<const uint64_t> ids, std::span<const float> gradients,
+                      std::span<float> out, const OpOptions& options = {});
+  // Pools rows into bags: bag b is the sum or mean of the rows ids[offsets[b]] … ids[offsets[b + 1] - 1] (the last bag ends
+  // with ids; an empty bag is zeros); out: offsets.size() x dim.
+  Handle LookupRows(Table table, std::span<const uint64_t> ids, std::span<const uint32_t> offsets, Pooling pooling,
+                    std::span<float> out, const OpOptions& options = {});
+  // Rounds of this table that this worker has pushed or will have when what was submitted is done.
+  uint64_t NextRound(Table table) const { return NextRound(Tensor{table.id}); }
+
   Status Barrier(const std::string& name = "default");
 
   // Snapshots, so that a worker that was killed continues to the same bits (data.snapshot_dir; docs/snapshots.md).

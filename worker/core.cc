@@ -66,6 +66,10 @@ CoreImpl::CoreImpl(WorkerCoreOptions options, transport::Endpoint* endpoint, con
             .stats = &stats_,
             .link = [this](const Partition& partition) { return LinkFor(partition); },
             .fail = [this](absl::Status status) { Fail(std::move(status)); }}),
+      row_pulls_({.partitions = &env_,
+                  .link = [this](const Partition& partition) { return LinkFor(partition); },
+                  .find = [this](uint32_t table) { return ops_.Find(table); },
+                  .describe = [this](const Partition& partition) { return DescribePartition(partition); }}),
       member_(Identity(options_), options_.config.node().scheduler(), connect_timeout_, clock, std::move(control),
               this),
       admission_({.clock = clock,
@@ -215,7 +219,39 @@ uint64_t CoreImpl::Submit(const OpRequest& request, std::function<void(const OpR
   return ops_.Submit(request, std::move(done), std::move(released));
 }
 
+absl::StatusOr<TableShape> CoreImpl::DescribeTable(uint32_t tensor) const {
+  const auto it = ops_.tensors().find(tensor);
+  if (it == ops_.tensors().end() || !it->second->spec.has_table()) {
+    return absl::NotFoundError(absl::StrCat(tensor, " is no table that was registered"));
+  }
+  const proto::TableSpec& spec = it->second->spec.table();
+  TableShape shape;
+  shape.name = it->second->spec.name();
+  shape.dim = spec.dim();
+  shape.segments = static_cast<uint32_t>(it->second->partitions.size());
+  shape.vocabulary = spec.vocabulary();
+  shape.unknown_as_zero = spec.unknown_ids() == "zero";
+  return shape;
+}
+
+uint64_t CoreImpl::PullRows(RowPullRequest request, std::function<void(const OpResult&)> done,
+                            std::function<void()> released) {
+  const TensorState* table = ops_.Find(request.table);
+  absl::Status status = failed_;
+  if (status.ok() && (table == nullptr || !table->admitted || !table->spec.has_table())) {
+    status = absl::NotFoundError(absl::StrCat(request.table, " is no table that was registered"));
+  }
+  if (!status.ok()) return row_pulls_.Refuse(std::move(status), std::move(done), std::move(released));
+  request.round = table->next_round + table->RoundsWaiting();
+  ++stats_.ops;
+  return row_pulls_.Submit(request, std::move(done), std::move(released));
+}
+
 void CoreImpl::Cancel(uint64_t op) {
+  if (row_pulls_.Cancel(op)) {
+    row_pulls_.RunDeferred();
+    return;
+  }
   ops_.Cancel(op);
   ops_.RunDeferred();
 }
@@ -270,6 +306,7 @@ void CoreImpl::Fail(absl::Status why) {
   Ready(why);
   admission_.Fail(why);
   ops_.Fail(why);
+  row_pulls_.Fail(why);
   auto waiting = std::move(barriers_);
   barriers_.clear();
   for (auto& [number, asked] : waiting) asked.done(why);
@@ -290,6 +327,7 @@ void CoreImpl::OnTick() {
   }
   admission_.OnTick();
   ops_.OnTick();
+  row_pulls_.OnTick();
   RetryDue();
   ReportStall();
   OnTurnEnd();
@@ -297,7 +335,9 @@ void CoreImpl::OnTick() {
 
 void CoreImpl::OnTurnEnd() {
   ops_.RunDeferred();
+  row_pulls_.RunDeferred();
   ops_.Pump();
+  row_pulls_.Pump();
   queue_.Flush();
   if (!env_.fusing.empty() && queue_.NextDeadline() == INT64_MAX) {
     const TimeNs now = clock_->Now();
@@ -307,12 +347,13 @@ void CoreImpl::OnTurnEnd() {
     env_.fusing.clear();
   }
   ops_.RunDeferred();
+  row_pulls_.RunDeferred();
 }
 
 absl::StatusOr<std::vector<std::byte>> CoreImpl::Snapshot() const {
-  if (ops_.unfinished() != 0) {
+  if (const size_t unfinished = ops_.unfinished() + row_pulls_.unfinished(); unfinished != 0) {
     return absl::FailedPreconditionError(
-        absl::StrCat("a snapshot is taken between steps: ", ops_.unfinished(), " operations are not finished"));
+        absl::StrCat("a snapshot is taken between steps: ", unfinished, " operations are not finished"));
   }
   return EncodeSnapshot(plan_, env_.rank, ops_.tensors(), barrier_counts_);
 }
@@ -353,7 +394,10 @@ std::string CoreImpl::Waiting() const {
   }
   if (std::string waiting = admission_.Waiting(); !waiting.empty()) return waiting;
   const Op* op = ops_.Oldest();
-  if (op == nullptr) return scheduler;
+  if (op == nullptr) {
+    const std::string pull = row_pulls_.Waiting();
+    return pull.empty() ? scheduler : absl::StrCat(pull, MissingWorkers());
+  }
   const TensorState& tensor = *ops_.tensors().at(op->request.tensor);
   for (const auto& partition : tensor.partitions) {
     if (partition->phase() == Partition::Phase::kIdle) continue;
@@ -377,6 +421,7 @@ void CoreImpl::ReportStall() {
   next_stall_check_ = now + std::min(kSecond, stall_report_);
   TimeNs since = ready_ ? *started_ : now;
   if (const Op* op = ops_.Oldest(); op != nullptr) since = op->submitted;
+  since = std::min(since, row_pulls_.oldest().value_or(now));
   since = std::min(since, admission_.oldest());
   if (!barriers_.empty()) since = std::min(since, barriers_.begin()->second.since);
   if (leave_.has_value()) since = std::min(since, leave_->since);

@@ -21,7 +21,11 @@
 
 namespace sluice::worker {
 
-enum class OpKind { kPush, kPull, kPushPull, kBroadcast };
+enum class OpKind { kPush, kPull, kPushPull, kBroadcast, kPushRows };
+
+struct RowPush;          // worker/rows.h
+struct TableShape;
+struct RowPullRequest;   // worker/row_pulls.h
 
 struct OpRequest {
   OpKind kind = OpKind::kPushPull;
@@ -29,6 +33,7 @@ struct OpRequest {
   std::span<const float> input;   // kPush, kPushPull, kBroadcast at the root: untouched until done
   std::span<float> output;        // kPull, kPushPull, kBroadcast: written until done; may be the input
   uint32_t root = 0;              // kBroadcast
+  std::shared_ptr<const RowPush> rows;   // kPushRows: to a table, prepared (worker/rows.h); input and output are empty
   int32_t priority = INT32_MIN;   // INT32_MIN = the tensor's own; smaller goes first
   TimeNs deadline = 0;            // absolute; 0 = none. Passing it only ends the wait (see released)
 };
@@ -110,10 +115,17 @@ class WorkerCore : public transport::Handler, public control::MemberCore::Listen
   // The round that the tensor's next operation takes; 0 = nothing was pushed or broadcast yet. After RegisterTensors.
   virtual uint64_t NextRound(uint32_t tensor) const = 0;
 
+  // NOT_FOUND if this is no table that was registered.
+  virtual absl::StatusOr<TableShape> DescribeTable(uint32_t tensor) const = 0;
+
   // done is called once, on the core's thread, never from inside Submit. released: neither input nor output is touched
   // any more (with done, unless the deadline passed or it was cancelled).
   virtual uint64_t Submit(const OpRequest& request, std::function<void(const OpResult&)> done,
                           std::function<void()> released) = 0;
+  // Rows of a table, as they are when this worker's pushes that were submitted before have been applied. (round of the
+  // request is set here.) Pulls run beside pushes and each other. Otherwise as Submit.
+  virtual uint64_t PullRows(RowPullRequest request, std::function<void(const OpResult&)> done,
+                            std::function<void()> released) = 0;
   virtual void Cancel(uint64_t op) = 0;           // stops waiting: done(CANCELLED) comes at once, the push goes on
   virtual void Barrier(std::string name, std::function<void(absl::Status)> done) = 0;
   virtual void Leave(bool failed, std::string why, std::function<void(absl::Status)> done) = 0;

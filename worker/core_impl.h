@@ -19,6 +19,7 @@
 #include "worker/links.h"
 #include "worker/op.h"
 #include "worker/partition.h"
+#include "worker/row_pulls.h"
 #include "worker/slab.h"
 
 namespace sluice::worker {
@@ -33,7 +34,7 @@ class CoreImpl final : public WorkerCore {
   void Start(std::function<void(absl::Status)> ready) override;
   void OnTick() override;
   void OnTurnEnd() override;
-  bool HasWork() const override { return ops_.has_work(); }
+  bool HasWork() const override { return ops_.has_work() || row_pulls_.has_work(); }
   TimeNs NextDeadline() const override { return queue_.NextDeadline(); }
   uint32_t rank() const override { return env_.rank; }
   uint32_t world_size() const override { return plan_.config().workers(); }
@@ -42,8 +43,11 @@ class CoreImpl final : public WorkerCore {
   void RegisterTensors(std::vector<proto::TensorSpec> specs,
                        std::function<void(absl::StatusOr<std::vector<uint32_t>>)> done) override;
   uint64_t NextRound(uint32_t tensor) const override;
+  absl::StatusOr<TableShape> DescribeTable(uint32_t tensor) const override;
   uint64_t Submit(const OpRequest& request, std::function<void(const OpResult&)> done,
                   std::function<void()> released) override;
+  uint64_t PullRows(RowPullRequest request, std::function<void(const OpResult&)> done,
+                    std::function<void()> released) override;
   void Cancel(uint64_t op) override;
   void Barrier(std::string name, std::function<void(absl::Status)> done) override;
   void Leave(bool failed, std::string why, std::function<void(absl::Status)> done) override;
@@ -109,6 +113,7 @@ class CoreImpl final : public WorkerCore {
   transport::StreamSender sender_;
   PartitionEnv env_;
   OpQueue ops_;
+  RowPulls row_pulls_;
   control::MemberCore member_;
   Admission admission_;
 

@@ -43,6 +43,7 @@ void CoreImpl::OnUp(LinkId link, const transport::Hello& peer) {
 void CoreImpl::OnDown(LinkId link, const absl::Status& reason) {
   const std::optional<LaneKey> lane = links_.OnDown(link, reason);
   sender_.LinkDown(link);
+  row_pulls_.LinkDown(link);
   queue_.LinkDown(link);
   if (lane.has_value() && !leaving_ && failed_.ok()) {
     Report(absl::StrCat("connection to ", links_.Describe(*lane), ": ", reason.message(), "; trying again"));
@@ -69,6 +70,7 @@ void CoreImpl::OnWritable(LinkId link) { queue_.OnWritable(link); }
 
 void CoreImpl::OnSlotClosed(LinkId link, transport::SlotId slot) {
   (void)link;  // slots are never reused within an endpoint
+  row_pulls_.OnSlotClosed(slot);
   for (Partition* partition : partitions_) {
     if (partition != nullptr) partition->OnSlotClosed(slot);
   }
@@ -95,9 +97,12 @@ void CoreImpl::Dispatch(LinkId link, const FrameHeader& header, const Payload& p
     case FrameType::kApplied:
       if (partition != nullptr) status = partition->OnReply(header, payload);
       break;
-    case FrameType::kValue:
-      if (partition != nullptr) status = partition->OnValue(header, payload);
+    case FrameType::kValue: {
+      if (partition == nullptr) break;
+      const absl::StatusOr<bool> rows = row_pulls_.OnValue(header, payload);
+      status = !rows.ok() ? rows.status() : *rows ? absl::OkStatus() : partition->OnValue(header, payload);
       break;
+    }
     case FrameType::kRetry: OnRetry(header); return;
     case FrameType::kError: OnError(header, payload); return;
     default:
@@ -111,13 +116,15 @@ void CoreImpl::Dispatch(LinkId link, const FrameHeader& header, const Payload& p
 void CoreImpl::OnRetry(const FrameHeader& header) {
   Partition* partition = FindPartition(header);
   if (partition == nullptr) return;
+  const bool row_pull = row_pulls_.OnRetry(header);
   const bool pushing = partition->phase() == Partition::Phase::kPushing && header.round == partition->round();
-  if (!pushing && partition->phase() != Partition::Phase::kPulling) return;
+  if (!row_pull && !pushing && partition->phase() != Partition::Phase::kPulling) return;
   const auto reason = static_cast<transport::RetryReason>(header.aux);
   if ((reason == transport::RetryReason::kTerm && header.term > partition->term()) ||
       reason == transport::RetryReason::kPlan) {
     member_.RequestPlan();  // OnPlan routes it, if it has moved
   }
+  if (row_pull) return;
   partition->RetryAfter(kRetryDelay);
 }
 
@@ -127,6 +134,12 @@ void CoreImpl::OnError(const FrameHeader& header, const Payload& payload) {
   Partition* partition = FindPartition(header);
   if (partition == nullptr || code == absl::StatusCode::kOk) {
     Report(absl::StrCat("a server says: ", text));
+    return;
+  }
+  if (row_pulls_.OnError(header,
+                         absl::Status(code, absl::StrCat("table ", TensorName(partition->shape().tensor), ": ",
+                                                         DescribePartition(*partition), " says: ", text)),
+                         IsPermanent(code))) {
     return;
   }
   const bool pushing = partition->phase() == Partition::Phase::kPushing && header.round == partition->round();

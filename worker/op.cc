@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/rows.h"
 
 namespace sluice::worker {
 namespace {
@@ -23,6 +24,7 @@ const char* KindName(OpKind kind) {
     case OpKind::kPull: return "pull";
     case OpKind::kPushPull: return "push_pull";
     case OpKind::kBroadcast: return "broadcast";
+    case OpKind::kPushRows: return "push of rows";
   }
   return "operation";
 }
@@ -50,6 +52,16 @@ absl::Status OpQueue::Check(const TensorState* tensor, const OpRequest& request)
   if (!failed_.ok()) return failed_;
   if (tensor == nullptr || !tensor->admitted) {
     return absl::NotFoundError(absl::StrCat("tensor ", request.tensor, " is not registered; register it first"));
+  }
+  if (tensor->spec.has_table() != (request.kind == OpKind::kPushRows)) {
+    return absl::InvalidArgumentError(absl::StrCat(KindName(request.kind), " of ", tensor->spec.name(), ": it is a ",
+                                                   tensor->spec.has_table() ? "table" : "tensor"));
+  }
+  if (request.kind == OpKind::kPushRows) {
+    if (request.rows != nullptr && request.rows->parts.size() == tensor->partitions.size()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("push of rows of table ", tensor->spec.name(), ": prepared for ",
+                                                   request.rows == nullptr ? 0 : request.rows->parts.size(),
+                                                   " segments, the table has ", tensor->partitions.size()));
   }
   const bool push = request.kind == OpKind::kPush || request.kind == OpKind::kPushPull;
   const bool root = request.kind == OpKind::kBroadcast && request.root == rank_;
@@ -165,7 +177,21 @@ size_t OpQueue::StepStart(TensorState& tensor, Op& op) {
   const OpRequest& request = op.request;
   const transport::LinkId link = env_.link(partition);
   absl::Status status;
-  if (request.kind == OpKind::kPull) {
+  size_t touched = shape.elements * sizeof(float);
+  if (request.kind == OpKind::kPushRows) {
+    const RowPush::Part& rows = request.rows->parts[op.next_partition - 1];
+    Partition::Push push;
+    push.round = op.result.round;
+    push.priority = op.priority;
+    push.submitted = op.submitted;
+    push.rows = rows.payload;
+    push.row_count = rows.rows;
+    push.rows_codec = request.rows->codec;
+    if (rows.rows == 0) push.flags = transport::kFlagEmpty;
+    if (op.next_partition == 1) env_.stats->raw_bytes += request.rows->raw_bytes;
+    touched = rows.payload.size();
+    status = partition.StartPush(push, link);
+  } else if (request.kind == OpKind::kPull) {
     Partition::Pull pull;
     pull.round = op.result.round;
     pull.output = part(request.output);
@@ -192,7 +218,7 @@ size_t OpQueue::StepStart(TensorState& tensor, Op& op) {
                                                        status.message())));
     return kTurnBytes;
   }
-  return shape.elements * sizeof(float);
+  return touched;
 }
 
 void OpQueue::OnPartitionIdle(Partition* partition) {

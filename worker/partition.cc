@@ -45,7 +45,10 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
   const bool assign = (push.flags & transport::kFlagAssign) != 0;
   ConstBytes payload;
   uint16_t codec = static_cast<uint16_t>(compression::CodecId::kNone);
-  if (!empty && (assign || codec_->lossless())) {
+  if (push.row_count > 0) {
+    payload = push.rows;
+    codec = push.rows_codec;
+  } else if (!empty && (assign || codec_->lossless())) {
     payload = AsBytes(push.gradient);
   } else if (!empty) {
     SLUICE_ASSIGN_OR_RETURN(payload, Encode());
@@ -70,7 +73,7 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
   header.term = term_;
   header.round = push.round;
   header.codec = codec;
-  header.elements = static_cast<uint32_t>(shape_.elements);
+  header.elements = push.row_count > 0 ? push.row_count : static_cast<uint32_t>(shape_.elements);
   header.flags = push.flags;
   // A change must reach the replica even if the caller does not want the parameters.
   if (push.output.empty() && reply_codec_ == nullptr) header.flags |= transport::kFlagNoReply;

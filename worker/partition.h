@@ -88,6 +88,10 @@ class Partition {
     std::span<float> output;          // empty = not wanted
     int32_t priority = 0;
     TimeNs submitted = 0;             // when the caller asked for it
+    // A table's segment: the payload as it is, of so many rows (worker/rows.h); without rows the push is kFlagEmpty.
+    ConstBytes rows;
+    uint32_t row_count = 0;
+    uint16_t rows_codec = 0;
   };
   struct Pull {
     uint64_t round = 0;  // rounds that must have been applied

@@ -1,0 +1,215 @@
+// Tables: the trainer's thread prepares (worker/rows.h), the loop sends.
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "compression/codec.h"
+#include "worker/client_impl.h"
+
+namespace sluice {
+namespace {
+
+using worker::OpKind;
+using worker::OpRequest;
+using worker::OpResult;
+using worker::RowPull;
+using worker::RowPullRequest;
+using worker::RowPush;
+using worker::TableShape;
+using worker::WorkerCore;
+
+proto::TensorSpec ToProto(const TableSpec& spec, int priority) {
+  proto::TensorSpec out;
+  out.set_name(spec.name);
+  out.set_priority(priority);
+  proto::TableSpec* table = out.mutable_table();
+  table->set_dim(spec.dim);
+  table->set_dtype(spec.dtype);
+  table->set_initializer(spec.initializer);
+  table->set_init_scale(spec.init_scale);
+  table->set_seed(spec.seed);
+  proto::TableOptimizer* optimizer = table->mutable_optimizer();
+  optimizer->set_kind(spec.optimizer.kind);
+  optimizer->set_rate(spec.optimizer.rate);
+  optimizer->set_epsilon(spec.optimizer.epsilon);
+  optimizer->set_beta1(spec.optimizer.beta1);
+  optimizer->set_beta2(spec.optimizer.beta2);
+  optimizer->set_initial_accumulator(spec.optimizer.initial_accumulator);
+  optimizer->set_l1(spec.optimizer.l1);
+  optimizer->set_l2(spec.optimizer.l2);
+  optimizer->set_beta(spec.optimizer.beta);
+  table->set_admit_after(spec.admit_after);
+  table->set_max_age_rounds(spec.max_age_rounds);
+  table->set_max_rows(spec.max_rows);
+  table->set_max_bytes_per_server(spec.max_bytes_per_server);
+  table->set_vocabulary(spec.vocabulary);
+  if (spec.unknown_as_zero) table->set_unknown_ids("zero");
+  table->set_drop_zero_rows(spec.drop_zero_rows);
+  table->set_segments(spec.segments);
+  return out;
+}
+
+Handle Ended(const absl::Status& status) {
+  auto state = std::make_shared<Handle::State>();
+  state->Finish(FromAbsl(status), {});
+  state->Release();
+  return Handle(std::move(state));
+}
+
+absl::Status WrongOutput(const TableShape& table, size_t rows, size_t values) {
+  return absl::InvalidArgumentError(absl::StrCat("table ", table.name, ": ", rows, " rows of ", table.dim,
+                                                 " values do not fit an output of ", values));
+}
+
+}  // namespace
+
+absl::StatusOr<TableShape> Client::Impl::Shape(Table table) {
+  {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (const auto it = tables.find(table.id); it != tables.end()) return it->second;
+  }
+  return absl::NotFoundError(absl::StrCat("table ", table.id, " is not registered; register it first"));
+}
+
+Result<Table> Client::RegisterTable(const TableSpec& spec) {
+  std::vector<proto::TensorSpec> specs;
+  {
+    std::lock_guard<std::mutex> lock(impl_->mutex);
+    specs.push_back(ToProto(spec, impl_->next_priority++));
+  }
+  using Ids = absl::StatusOr<std::vector<uint32_t>>;
+  WorkerCore& core = impl_->runtime->core();
+  const Ids ids = impl_->runtime->Await<Ids>([&](std::function<void(Ids)> done) {
+    core.RegisterTensors(std::move(specs), std::move(done));
+  });
+  if (!ids.ok()) return FromAbsl(ids.status());
+  const absl::StatusOr<TableShape> shape = impl_->runtime->Call([&] { return core.DescribeTable(ids->front()); });
+  if (!shape.ok()) return FromAbsl(shape.status());
+  std::lock_guard<std::mutex> lock(impl_->mutex);
+  impl_->tables[ids->front()] = *shape;
+  return Table{ids->front(), spec.dim};
+}
+
+Handle Client::PullRows(Table table, std::span<const uint64_t> ids, std::span<float> out, const OpOptions& options) {
+  const absl::StatusOr<TableShape> shape = impl_->Shape(table);
+  if (!shape.ok()) return Ended(shape.status());
+  if (out.size() != ids.size() * shape->dim) return Ended(WrongOutput(*shape, ids.size(), out.size()));
+  auto pull = worker::PrepareRowPull(*shape, ids);
+  if (!pull.ok()) return Ended(pull.status());
+  RowPullRequest request{.table = table.id, .pull = std::make_shared<const RowPull>(*std::move(pull)), .output = out};
+  return impl_->Start(options, [request](WorkerCore& core, TimeNs deadline, const std::shared_ptr<uint64_t>& number,
+                                         Impl::DoneFn done, std::function<void()> released) mutable {
+    request.deadline = deadline;
+    *number = core.PullRows(request, std::move(done), std::move(released));
+  });
+}
+
+absl::StatusOr<OpRequest> Client::Impl::Prepare(Table table, std::span<const uint64_t> ids,
+                                                std::span<const float> gradients, const OpOptions& options) {
+  absl::StatusOr<TableShape> shape = Shape(table);
+  if (!shape.ok()) return shape.status();
+  auto push = worker::PrepareRowPush(*shape, ids, gradients, *compression::DecoderFor(0));
+  if (!push.ok()) return push.status();
+  OpRequest request;
+  request.kind = OpKind::kPushRows;
+  request.tensor = table.id;
+  request.rows = std::make_shared<const RowPush>(*std::move(push));
+  if (options.priority.has_value()) request.priority = *options.priority;
+  return request;
+}
+
+Handle Client::PushRows(Table table, std::span<const uint64_t> ids, std::span<const float> gradients,
+                        const OpOptions& options) {
+  auto request = impl_->Prepare(table, ids, gradients, options);
+  if (!request.ok()) return Ended(request.status());
+  return impl_->Submit(*std::move(request), options);
+}
+
+Handle Client::PushPullRows(Table table, std::span<const uint64_t> ids, std::span<const float> gradients,
+                            std::span<float> out, const OpOptions& options) {
+  const absl::StatusOr<TableShape> shape = impl_->Shape(table);
+  if (!shape.ok()) return Ended(shape.status());
+  if (out.size() != ids.size() * shape->dim) return Ended(WrongOutput(*shape, ids.size(), out.size()));
+  auto push = impl_->Prepare(table, ids, gradients, options);
+  if (!push.ok()) return Ended(push.status());
+  auto pull = worker::PrepareRowPull(*shape, ids);
+  if (!pull.ok()) return Ended(pull.status());
+  RowPullRequest rows{.table = table.id, .pull = std::make_shared<const RowPull>(*std::move(pull)), .output = out};
+  // The pull is sent at once: it names the push's round, and waits for it at the servers. The operation is both; its result
+  // is the push's unless the pull fails.
+  return impl_->Start(options, [push = *std::move(push), rows](WorkerCore& core, TimeNs deadline,
+                                                               const std::shared_ptr<uint64_t>& number,
+                                                               Impl::DoneFn done, std::function<void()> released) mutable {
+    struct Both {
+      Impl::DoneFn done;
+      std::function<void()> released;
+      int open = 2, held = 2;
+      OpResult result;
+      void Done(const OpResult& part, bool is_push) {
+        if (is_push || !part.status.ok()) {
+          const absl::Status before = result.status;
+          result = part;
+          if (!before.ok()) result.status = before;
+        }
+        if (--open == 0 && done) std::exchange(done, nullptr)(result);
+      }
+      void Released() {
+        if (--held == 0 && released) std::exchange(released, nullptr)();
+      }
+    };
+    auto both = std::make_shared<Both>();
+    both->done = std::move(done);
+    both->released = std::move(released);
+    push.deadline = rows.deadline = deadline;
+    *number = core.Submit(push, [both](const OpResult& result) { both->Done(result, true); },
+                          [both] { both->Released(); });
+    core.PullRows(rows, [both](const OpResult& result) { both->Done(result, false); }, [both] { both->Released(); });
+  });
+}
+
+Handle Client::LookupRows(Table table, std::span<const uint64_t> ids, std::span<const uint32_t> offsets,
+                          Pooling pooling, std::span<float> out, const OpOptions& options) {
+  const absl::StatusOr<TableShape> shape = impl_->Shape(table);
+  if (!shape.ok()) return Ended(shape.status());
+  const size_t dim = shape->dim;
+  if (out.size() != offsets.size() * dim) return Ended(WrongOutput(*shape, offsets.size(), out.size()));
+  for (size_t b = 0; b < offsets.size(); ++b) {
+    const size_t end = b + 1 < offsets.size() ? offsets[b + 1] : ids.size();
+    if (offsets[b] > end) {
+      return Ended(absl::InvalidArgumentError(
+          absl::StrCat("table ", shape->name, ": bag ", b, " begins at ", offsets[b], " and ends at ", end)));
+    }
+  }
+  auto pull = worker::PrepareRowPull(*shape, ids);
+  if (!pull.ok()) return Ended(pull.status());
+  auto rows = std::make_shared<std::vector<float>>(ids.size() * dim);
+  std::vector<uint32_t> begins(offsets.begin(), offsets.end());
+  begins.push_back(static_cast<uint32_t>(ids.size()));
+  RowPullRequest request{.table = table.id, .pull = std::make_shared<const RowPull>(*std::move(pull)), .output = *rows};
+  return impl_->Start(options, [request, rows, begins = std::move(begins), pooling, dim, out](
+                                   WorkerCore& core, TimeNs deadline, const std::shared_ptr<uint64_t>& number,
+                                   Impl::DoneFn done, std::function<void()> released) mutable {
+    request.deadline = deadline;
+    auto pool = [rows, begins, pooling, dim, out, done = std::move(done)](const OpResult& result) {
+      if (result.status.ok()) {
+        std::fill(out.begin(), out.end(), 0.0f);
+        for (size_t b = 0; b + 1 < begins.size(); ++b) {
+          float* bag = out.data() + b * dim;
+          for (size_t r = begins[b]; r < begins[b + 1]; ++r) {
+            for (size_t k = 0; k < dim; ++k) bag[k] += (*rows)[r * dim + k];
+          }
+          const auto count = static_cast<float>(begins[b + 1] - begins[b]);
+          if (pooling == Pooling::kMean && count > 1) {
+            for (size_t k = 0; k < dim; ++k) bag[k] /= count;
+          }
+        }
+      }
+      done(result);
+    };
+    *number = core.PullRows(request, std::move(pool), std::move(released));
+  });
+}
+
+}  // namespace sluice
