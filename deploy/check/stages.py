@@ -44,6 +44,8 @@ class Result:
             status, log = targets.get(label, ("NOT RUN", None))
             if status == "PASSED":
                 self.ok(_python_cases(log) if cases else 1)
+                for case, why in _skipped_cases(log) if cases else ():
+                    self.skip("%s %s" % (label, case), why)
             else:
                 details = "(more in %s)" % done.log
                 if log and os.path.exists(log):
@@ -67,6 +69,14 @@ def _python_cases(log):
     ran = re.search(r"^Ran (\d+) tests? in", text, re.MULTILINE)
     skipped = re.search(r"^OK \(skipped=(\d+)\)", text, re.MULTILINE)
     return max(1, int(ran.group(1)) - (int(skipped.group(1)) if skipped else 0)) if ran else 1
+
+
+def _skipped_cases(log):
+    """(name, reason) of each case that Python's unittest skipped."""
+    if not log:
+        return []
+    with open(log, errors="replace") as file:
+        return re.findall(r"^(\w+) \(.*\) \.\.\. skipped '(.*)'$", file.read(), re.MULTILINE)
 
 
 def _tests(where, tags=(), without=()):

@@ -20,7 +20,8 @@ REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
 
 def _reflection_messages():
     """The part of gRPC's reflection.proto that is used here; its Python package is not in Debian."""
-    file = descriptor_pb2.FileDescriptorProto(name="reflection.proto", package="grpc.reflection.v1alpha", syntax="proto3")
+    file = descriptor_pb2.FileDescriptorProto(name="reflection.proto", package="grpc.reflection.v1alpha",
+                                              syntax="proto3")
     field = descriptor_pb2.FieldDescriptorProto
 
     def message(name, *fields):

@@ -107,10 +107,10 @@ trains() {
 # Sluice's flags go by their full names; the trainer's own are not taken for them (its --steps is in trains, above).
 flags_are_told_apart() {
   local trainer=$work/trainer-pkg
-  "$trainer" --print-config --name=mine --job.codec=int8 > "$work/settings" || { echo "--print-config failed"; return 1; }
+  "$trainer" --print-config --name=mine --job.codec=int8 > "$work/settings" || { echo "code $?"; return 1; }
   cat "$work/settings"
-  grep -qE '^job\.name += linear +\(setting\)' "$work/settings" && grep -qE '^job\.codec += int8 +\(flag\)' "$work/settings" ||
-    return 1
+  grep -qE '^job\.name += linear +\(setting\)' "$work/settings" || return 1
+  grep -qE '^job\.codec += int8 +\(flag\)' "$work/settings" || return 1
   if "$trainer" --job.codce=int8 2> "$work/refused"; then echo "--job.codce was taken"; return 1; fi
   cat "$work/refused"
   grep -q 'nearest is --job.codec' "$work/refused"
