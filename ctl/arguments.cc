@@ -44,6 +44,8 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
       out.version = true;
     } else if (word == "--json") {
       out.json = true;
+    } else if (word == "--all") {
+      out.all = true;
     } else if (word == "--follow" || word == "-f") {
       out.follow = true;
     } else if (name == "--watch") {
@@ -92,6 +94,7 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
   if (out.command.empty() && !out.help && !out.version)
     return absl::InvalidArgumentError(absl::StrCat("a command is missing; one of ", absl::StrJoin(Commands(), ", ")));
   if (out.follow && out.command != "events") return absl::InvalidArgumentError("--follow goes with events only");
+  if (out.all && out.command != "shards") return absl::InvalidArgumentError("--all goes with shards only");
   if (!out.reason.empty() && out.command != "abort") return absl::InvalidArgumentError("--reason goes with abort only");
   if (out.command == "abort" && out.job.empty() && !out.help)
     return absl::InvalidArgumentError("abort needs the name or the number of a job (`sluicectl status` shows both)");
@@ -106,7 +109,8 @@ std::string Usage() {
 Commands
   status                 the cluster: jobs and why they wait, servers, workers
   workers                the workers of a job, rank by rank
-  shards                 the shards of a job: which server and event loop owns what
+  shards [--all]         the shards of a job: which server and event loop owns what; --all shows empty ones, too
+                         (as --json always does)
   plan                   the plan of a job: servers, workers, tensors
   events [--follow]      what happened; --follow goes on with what happens
   config                 the scheduler's configuration and where each value came from; with --job that job's

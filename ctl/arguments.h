@@ -17,6 +17,7 @@ struct Arguments {
   std::string reason;            // abort
   bool json = false;
   bool follow = false;           // events
+  bool all = false;              // shards
   double watch_seconds = 0;      // 0 = once
   double timeout_seconds = 10;
   uint64_t after = 0;            // events

@@ -83,6 +83,8 @@ TEST(Arguments, RefusesWithTheNearest) {
   EXPECT_THAT(error({"statsu"}), HasSubstr("nearest is status"));
   EXPECT_THAT(error({"status", "extra"}), HasSubstr("extra"));
   EXPECT_THAT(error({"status", "--follow"}), HasSubstr("events"));
+  EXPECT_THAT(error({"status", "--all"}), HasSubstr("shards"));
+  EXPECT_TRUE(ParseArguments({"shards", "--all"})->all);
   EXPECT_THAT(error({"status", "--job"}), HasSubstr("needs a value"));
   EXPECT_THAT(error({"events", "--after=x"}), HasSubstr("--after"));
   for (const char* seconds : {"0", "-1", "nan", "x", "1e9"})
@@ -137,7 +139,14 @@ TEST(Render, PlanShardsWorkersEventsConfig) {
   shards.set_job("j");
   EXPECT_THAT(Render(shards), HasSubstr("has not started"));
   shards.add_shards()->set_server_id("s0");
-  EXPECT_THAT(Render(shards), HasSubstr("s0"));
+  EXPECT_EQ(Render(shards), "job j\nnone of its 1 shards holds anything yet (--all)\n");
+  EXPECT_THAT(Render(shards, true), HasSubstr("s0"));
+  shards.add_shards()->set_server_id("s1");
+  shards.mutable_shards(1)->set_partitions(1);
+  EXPECT_THAT(Render(shards), HasSubstr("s1"));
+  EXPECT_THAT(Render(shards), Not(HasSubstr("s0")));
+  EXPECT_THAT(Render(shards), HasSubstr("\n1 more are empty (--all)\n"));
+  EXPECT_THAT(Render(shards, true), Not(HasSubstr("--all")));
 
   proto::WorkerList workers;
   workers.add_workers()->set_rank(0);

@@ -31,17 +31,23 @@ int Complain(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ? kExitUnreachable : kExitFailed;
 }
 
+template <typename Message, typename Text>
+int Show(const absl::StatusOr<Message>& message, const Arguments& arguments, Text text) {
+  if (!message.ok()) return Complain(message.status());
+  Print(arguments.json ? Json(*message, arguments.watch_seconds > 0) : text(*message));
+  return kExitOk;
+}
+
 template <typename Message>
 int Show(const absl::StatusOr<Message>& message, const Arguments& arguments) {
-  if (!message.ok()) return Complain(message.status());
-  Print(arguments.json ? Json(*message, arguments.watch_seconds > 0) : Render(*message));
-  return kExitOk;
+  return Show(message, arguments, [](const Message& m) { return Render(m); });
 }
 
 int Once(const Arguments& a, AdminClient* client) {
   if (a.command == "status") return Show(client->GetCluster(), a);
   if (a.command == "workers") return Show(client->ListWorkers(a.job), a);
-  if (a.command == "shards") return Show(client->ListShards(a.job), a);
+  if (a.command == "shards")
+    return Show(client->ListShards(a.job), a, [&](const proto::ShardList& shards) { return Render(shards, a.all); });
   if (a.command == "plan") return Show(client->GetPlan(a.job), a);
   if (a.command == "config") return Show(client->GetConfig(a.job), a);
   if (a.command == "abort") return Show(client->AbortJob(a.job, a.reason), a);

@@ -73,14 +73,24 @@ std::string Render(const proto::Cluster& cluster) {
   return text;
 }
 
-std::string Render(const proto::ShardList& shards) {
+std::string Render(const proto::ShardList& shards, bool all) {
   if (shards.shards().empty())
     return absl::StrCat("job ", Clean(shards.job()), " has no shards yet: it has not started\n");
   Table table({">SHARD", "SERVER", ">LANE", ">TERM", ">PARTITIONS", "SIZE"});
-  for (const proto::ShardStatus& shard : shards.shards())
+  int left_out = 0;
+  for (const proto::ShardStatus& shard : shards.shards()) {
+    if (!all && shard.partitions() == 0 && shard.info().bytes() == 0) {
+      ++left_out;
+      continue;
+    }
     table.Add({absl::StrCat(shard.info().shard()), shard.server_id(), absl::StrCat(shard.info().lane()),
                absl::StrCat(shard.info().term()), absl::StrCat(shard.partitions()), Bytes(shard.info().bytes())});
-  return absl::StrCat("job ", Clean(shards.job()), "\n", table.Text());
+  }
+  std::string text = absl::StrCat("job ", Clean(shards.job()), "\n");
+  if (left_out == shards.shards_size()) return absl::StrCat(text, "none of its ", left_out, " shards holds anything yet (--all)\n");
+  absl::StrAppend(&text, table.Text());
+  if (left_out > 0) absl::StrAppend(&text, left_out, " more are empty (--all)\n");
+  return text;
 }
 
 std::string Render(const proto::WorkerList& workers) {

@@ -144,6 +144,7 @@ absl::Status CoreImpl::EndJob(JobState& job, proto::JobState state, const std::s
   next.mutable_plan()->set_state(state);
   next.mutable_plan()->set_why(why);
   next.clear_leaving_ranks();
+  next.set_round(StatusOf(job).round());   // heartbeats do not outlive a restart
   if (absl::Status status = CommitJob(job, std::move(next)); !status.ok()) return status;
   job.counts_as_ended = true;
   Note(state == proto::JOB_FINISHED ? "job_finished" : "job_failed", job.name(), why);

@@ -230,6 +230,23 @@ TEST_F(RestartTest, NothingIsSentThatWasNotWritten) {
   EXPECT_EQ(core_->GetPlan("j")->tensors_size(), 0);
 }
 
+TEST_F(RestartTest, AnEndedJobKeepsItsLastRound) {
+  StartJob();
+  for (const uint64_t round : {41, 42}) {
+    proto::MemberMessage message;
+    message.mutable_heartbeat()->set_round(round);
+    core_->OnMessage(worker_[round % 2], message);
+  }
+  Leave(worker_[0], 1);
+  Leave(worker_[1], 1);
+  for (const SessionId worker : worker_) Cut(worker);
+  EXPECT_EQ(core_->GetCluster().jobs(0).round(), 42u);
+  RestartCore();
+  EXPECT_EQ(core_->GetCluster().jobs(0).state(), proto::JOB_FINISHED);
+  EXPECT_EQ(core_->GetCluster().jobs(0).round(), 42u);
+  EXPECT_EQ(core_->ListWorkers("")->job(), "j");
+}
+
 TEST_F(RestartTest, AnAbortedJobStaysAborted) {
   StartJob();
   Run(6 * kSecond, {server_});   // both workers are gone

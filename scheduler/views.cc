@@ -58,6 +58,7 @@ proto::JobStatus CoreImpl::StatusOf(const JobState& job) const {
   status.set_tensors(job.plan().tensors_size());
   for (const proto::ShardInfo& shard : job.plan().shards())
     status.set_parameter_bytes(status.parameter_bytes() + shard.bytes());
+  status.set_round(job.record.round());
   std::string why = job.plan().why();
   if (!job.ended() && !store_status_.ok())
     absl::StrAppend(&why, why.empty() ? "" : "; ", "changes wait for the state file: ", store_status_.message());
@@ -121,6 +122,7 @@ absl::StatusOr<proto::ShardList> CoreImpl::ListShards(const std::string& name) c
 absl::StatusOr<proto::WorkerList> CoreImpl::ListWorkers(const std::string& name) const {
   SLUICE_ASSIGN_OR_RETURN(const JobState* job, FindJob(name));
   proto::WorkerList list;
+  list.set_job(job->name());
   for (uint32_t rank = 0; rank < job->workers.size(); ++rank) FillWorkerStatus(*job, rank, list.add_workers());
   return list;
 }

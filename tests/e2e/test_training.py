@@ -50,6 +50,8 @@ class Training(TestCase):
             self.assertLess(lines[-1]["loss"], lines[0]["loss"])
             result = cluster.result(0)
             self.assertEqual(result["steps"], lines[-1]["steps"])
+            job = json.loads(cluster.ctl("status", "--json"))["jobs"][0]
+            self.assertEqual((job["state"], int(job["round"])), ("JOB_FINISHED", result["steps"]))   # after the broadcast
             self.assertTrue(re.fullmatch(r"[0-9a-f]{16}", result["params_hash"]))
 
     def test_modes_train(self):

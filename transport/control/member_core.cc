@@ -159,6 +159,7 @@ void MemberCore::Barrier(std::string name, uint64_t sequence, Done done) {
 }
 
 void MemberCore::Leave(bool failed, std::string why, Done done) {
+  if (welcomed_) SendHeartbeat();   // the last word on its round and bytes: nobody would hear of them later
   const uint64_t id = next_request_++;
   proto::MemberMessage message;
   message.mutable_leave()->set_request(id);

@@ -227,6 +227,14 @@ TEST_F(MemberCoreTest, PlansGoUpwardsOnlyAndEveryOneIsAcknowledged) {
   EXPECT_EQ(sent_[3].plan_ack().version(), 6u);
 }
 
+TEST_F(MemberCoreTest, WhoLeavesFirstSaysHowFarItCame) {
+  Admit();
+  core_->Leave(false, "", [](const auto&) {});
+  ASSERT_GE(sent_.size(), 2u);
+  EXPECT_EQ(sent_[sent_.size() - 2].heartbeat().round(), 42u);
+  EXPECT_TRUE(sent_.back().has_leave());
+}
+
 TEST_F(MemberCoreTest, UnansweredRequestsAreRepeatedInOrderAfterReconnectAndAnsweredOnce) {
   std::vector<int> answers;
   core_->RegisterTensors({}, [&](const auto&) { answers.push_back(1); });
