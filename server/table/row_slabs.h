@@ -1,0 +1,77 @@
+// Memory of rows: each row inline in a slab, found by its slot, never moved while it lives.
+//
+// A row is header | values (fp32 or bf16, padded to 4) | state (fp32), all at multiples of 4 bytes. Slabs grow with the whole:
+// 32 of 16 rows, then 32 of 32, 32 of 64 and so on, so that a slab is at most a 32nd of the rows before it, and a slot's slab
+// follows from its leading six bits. Big slabs ask for huge pages and become real page by page, so none costs a pause.
+//
+// Erased slots are kept in a list and used again before new ones; slabs are never given back.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace sluice::server {
+
+struct __attribute__((packed, aligned(4))) RowHeader {
+  uint64_t id;           // of an erased row: the complement
+  uint32_t last_round;   // of its last push; kErased = not a row
+  uint32_t next;         // in a list of row_ages.h
+};
+static_assert(sizeof(RowHeader) == 16);
+
+struct RowLayout {
+  RowLayout(uint32_t dim, bool bf16, size_t state_floats);
+
+  uint32_t dim;
+  bool bf16;
+  uint32_t state_floats;
+  uint32_t state_at;   // offsets in bytes from the header
+  uint32_t stride;
+};
+
+class RowSlabs {
+ public:
+  static constexpr uint32_t kNone = UINT32_MAX;             // no slot
+  static constexpr uint32_t kErased = UINT32_MAX;           // as last_round
+  static constexpr uint32_t kMostRows = UINT32_MAX - 1024;
+
+  explicit RowSlabs(const RowLayout& layout) : layout_(layout) {}
+
+  std::byte* At(uint32_t slot) const {
+    const uint64_t q = uint64_t{slot} + kOffset;   // its leading six bits name the slab
+    const unsigned shift = static_cast<unsigned>(std::bit_width(q)) - 6;
+    return slabs_[((shift - kLeastShift) << 5) + (q >> shift) - 32].get() + (q & ((uint64_t{1} << shift) - 1)) * layout_.stride;
+  }
+  RowHeader* Header(uint32_t slot) const { return reinterpret_cast<RowHeader*>(At(slot)); }
+
+  // A slot whose header is `id`, round 0; `next` is as the slot's last row left it, kNone for a slot that is new. Values and
+  // state are anything. Requires fewer than kMostRows slots in use.
+  uint32_t Take(uint64_t id);
+  void Free(uint32_t slot);
+
+  uint32_t slots() const { return next_; }   // that were ever taken
+  const RowLayout& layout() const { return layout_; }
+  size_t bytes() const { return bytes_ + slabs_.capacity() * sizeof(slabs_[0]); }
+
+ private:
+  static constexpr unsigned kLeastShift = 4;   // 16 rows
+  static constexpr uint64_t kOffset = uint64_t{32} << kLeastShift;
+
+  struct Release {
+    void operator()(std::byte* slab) const;
+  };
+  uint32_t& FreeLink(uint32_t slot) const { return *reinterpret_cast<uint32_t*>(At(slot) + sizeof(RowHeader)); }
+  void AddSlab(size_t rows);
+
+  const RowLayout layout_;
+  std::vector<std::unique_ptr<std::byte[], Release>> slabs_;
+  size_t bytes_ = 0;
+  uint32_t next_ = 0;            // slots from here on were never taken
+  uint64_t end_ = 0;             // slots that have memory
+  uint32_t free_ = kNone;        // list through FreeLink
+};
+
+}  // namespace sluice::server
