@@ -20,7 +20,7 @@ uint32_t RowIndex::Find(uint64_t id) const {
     const Group& group = page.groups[at];
     for (unsigned matches = group.Matches(hash.tag()); matches != 0; matches &= matches - 1) {
       const uint32_t slot = group.slots[std::countr_zero(matches)];
-      if (slabs_->Header(slot)->id == id) return slot;
+      if (slabs_->Header(slot)->id() == id) return slot;
     }
     if (group.passed == 0) return kNone;
     if (++at == page.group_count) at = 0;
@@ -88,7 +88,7 @@ void RowIndex::Rebuild(Page* page, const std::vector<uint32_t>& slots) {
   bytes_ += page->group_count * sizeof(Group);
   for (size_t i = 0; i < slots.size(); ++i) {
     if (i + kAhead < slots.size()) __builtin_prefetch(slabs_->Header(slots[i + kAhead]));
-    Put(*page, Hash(slabs_->Header(slots[i])->id), slots[i]);
+    Put(*page, Hash(slabs_->Header(slots[i])->id()), slots[i]);
   }
 }
 
@@ -103,7 +103,7 @@ void RowIndex::SplitNext() {
   leave.reserve(slots.size());
   for (size_t i = 0; i < slots.size(); ++i) {
     if (i + kAhead < slots.size()) __builtin_prefetch(slabs_->Header(slots[i + kAhead]));
-    const Hash hash(slabs_->Header(slots[i])->id);
+    const Hash hash(slabs_->Header(slots[i])->id());
     (hash.low & bit ? leave : stay).push_back(slots[i]);
   }
   Rebuild(&old, stay);

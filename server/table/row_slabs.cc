@@ -43,14 +43,14 @@ uint32_t RowSlabs::Take(uint64_t id) {
     Header(slot)->next = kNone;
   }
   RowHeader* const header = Header(slot);
-  header->id = id;
+  header->set_id(id);
   header->last_round = 0;
   return slot;
 }
 
 void RowSlabs::Free(uint32_t slot) {
   RowHeader* const header = Header(slot);
-  header->id = ~header->id;
+  header->set_id(~header->id());
   header->last_round = kErased;
   FreeLink(slot) = free_;
   free_ = slot;

@@ -15,10 +15,16 @@
 
 namespace sluice::server {
 
-struct __attribute__((packed, aligned(4))) RowHeader {
-  uint64_t id;           // of an erased row: the complement
-  uint32_t last_round;   // of its last push; kErased = not a row
-  uint32_t next;         // in a list of row_ages.h
+struct RowHeader {
+  uint32_t id_halves[2];   // low, high: rows are aligned to 4 bytes. Of an erased row: the complement
+  uint32_t last_round;     // of its last push; kErased = not a row
+  uint32_t next;           // in a list of row_ages.h
+
+  uint64_t id() const { return uint64_t{id_halves[1]} << 32 | id_halves[0]; }
+  void set_id(uint64_t id) {
+    id_halves[0] = static_cast<uint32_t>(id);
+    id_halves[1] = static_cast<uint32_t>(id >> 32);
+  }
 };
 static_assert(sizeof(RowHeader) == 16);
 

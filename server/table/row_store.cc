@@ -9,7 +9,7 @@ uint32_t RowStore::Insert(uint64_t id) {
 }
 
 void RowStore::Erase(uint32_t slot) {
-  index_.Erase(slabs_.Header(slot)->id, slot);
+  index_.Erase(slabs_.Header(slot)->id(), slot);
   slabs_.Free(slot);
 }
 

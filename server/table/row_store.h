@@ -93,7 +93,7 @@ void RowStore::VisitRows(std::span<const uint64_t> ids, Visit visit) const {
     if (batch + 2 < batches) start(batch + 2);
     for (size_t i = batch * kBatch; i < end(batch); ++i) {
       uint32_t slot = slots[batch % 2][i % kBatch];
-      if (slot != kNone && (slot == RowIndex::kAsk || slabs_.Header(slot)->id != ids[i])) slot = index_.Find(ids[i]);
+      if (slot != kNone && (slot == RowIndex::kAsk || slabs_.Header(slot)->id() != ids[i])) slot = index_.Find(ids[i]);
       visit(i, slot);
     }
   }

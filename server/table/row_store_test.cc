@@ -20,7 +20,7 @@ class Harness {
 
   void Insert(uint64_t id, uint32_t mark) {
     const uint32_t slot = store.Insert(id);
-    EXPECT_EQ(uint64_t{store.header(slot)->id}, id);
+    EXPECT_EQ(store.header(slot)->id(), id);
     EXPECT_TRUE(store.live(slot));
     Write(slot, mark);
     expected[id] = mark;

@@ -6,12 +6,20 @@
 //   sighted   pushes are counted in a sketch until spec.admit_after; until then they change nothing
 //   stored    created by the push that admits it, which also applies; from then on every push applies
 //   evicted   by age, by the bounds on rows and bytes, or because its values are all zero; then it is unseen again
+//
+// Bounds hold at all times: a push that would create a row beyond them evicts the oldest row first, one that was not pushed in
+// this round. A bound on bytes is kept as one on rows (MostRows), so that who goes does not depend on how memory happens to
+// lie. Age is in rounds; from round 2^32 - 3 on all pushes count as of that round. Ids at or above spec.vocabulary read as
+// zeros and their pushes are dropped; whoever must refuse them does so before. A row that was dropped for its zeros loses its
+// state as well: ftrl with l1 then starts from z = 0 again.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/plan.pb.h"
@@ -38,6 +46,8 @@ class TableSegment {
  public:
   // INVALID_ARGUMENT names the field of the spec, its value and what is allowed.
   static absl::StatusOr<std::unique_ptr<TableSegment>> Create(const proto::TableSpec& spec, const SegmentLimits& limits);
+  // How many rows such a segment holds at most: limits.max_rows, or fewer so that stats().bytes stays within max_bytes.
+  static absl::StatusOr<uint64_t> MostRows(const proto::TableSpec& spec, const SegmentLimits& limits);
   virtual ~TableSegment() = default;
 
   virtual uint32_t dim() const = 0;
@@ -45,17 +55,19 @@ class TableSegment {
   // Values of ids.size() rows of dim() fp32, in their order; ids may repeat. Creates nothing.
   virtual void Read(std::span<const uint64_t> ids, std::span<float> out) = 0;
 
-  // Applies one gradient to each row, in this order. ids are unique; gradients: ids.size() x dim(); sightings[i]: how many
-  // pushes it is the sum of (empty: one each). round never falls from call to call; step counts from 1 and is the
-  // optimizer's t for tables without a t of their own by row. rate: the round's, rounded once.
+  // Applies one gradient to each row: to those stored first, in this order, then the others are sighted or created, in this
+  // order, so that a call never evicts a row that it pushes. ids are unique; gradients: ids.size() x dim(); sightings[i]: how
+  // many pushes it is the sum of (empty: one each). A gradient that is not finite is counted and is nothing else, no sighting
+  // either. round never falls from call to call. rate: the round's, rounded once.
   virtual void Apply(std::span<const uint64_t> ids, std::span<const float> gradients,
                      std::span<const uint32_t> sightings, float rate, uint64_t round) = 0;
 
-  // Evicts by age and by the bounds, oldest push first, then smaller id; called once after the Applies of a round.
+  // Evicts by age: rows whose last push was max_age_rounds or more rounds ago; called once after the Applies of a round.
+  // Eviction by the bounds (in Apply) goes by the oldest last push, then the smaller id.
   virtual void EndRound(uint64_t round) = 0;
 
   virtual SegmentStats stats() const = 0;
-  // The most often sighted stored ids since creation (approximately, by a small counter set), most frequent first.
+  // The stored ids with most sightings in applied pushes since their creation (hot_ids.h says how exact), most first.
   virtual std::vector<std::pair<uint64_t, uint64_t>> HotIds(size_t most) const = 0;
 
   // Every stored row in order of its id, for digests, checkpoints and tests.
