@@ -22,6 +22,8 @@
 
 namespace sluice::server {
 
+class TableSegment;
+
 // What happened, for the history that tests/sim replays, and for traces. Spans are valid during the call only.
 struct ContributionRecord {
   uint32_t job, rank, incarnation, tensor, partition;
@@ -43,6 +45,8 @@ struct RoundRecord {
   double trust = 1.0;                  // layer-wise optimizers
   std::span<const float> value;        // parameters after it, or the aggregate
   ConstBytes reply;                    // payload that every contributor gets (empty if it is `value` in fp32)
+  TableSegment* segment = nullptr;     // a table's round: the segment after it, and the rows that were pushed
+  std::span<const uint64_t> rows;
 };
 
 class ServerObserver {

@@ -107,6 +107,7 @@ class Job {
   absl::Status TakePartitions(const proto::Plan& plan);
   absl::Status TakeCoordinator(const proto::Plan& plan);
   absl::Status CreatePartition(const proto::TensorInfo& tensor, int position);
+  absl::Status CreateSegment(const proto::TensorInfo& tensor, PartitionShape shape);
   void DropPartition(uint32_t index);
 
   struct LocalRecords {
@@ -131,7 +132,8 @@ class Job {
   absl::Status error_;                                  // why this job cannot run here
   uint32_t server_index_ = 0;
   std::vector<std::unique_ptr<Partition>> partitions_;  // by job-wide index; null: another lane's
-  size_t owned_ = 0;
+  size_t owned_ = 0;                                    // of these, tensors' partitions: what a step's verdict counts
+  size_t servers_ = 1;
   std::vector<proto::TensorKind> tensor_kinds_;         // by tensor
 
   VerdictClient verdicts_;

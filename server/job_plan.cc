@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "server/dense_partition.h"
 #include "server/job.h"
+#include "server/table_partition.h"
 
 namespace sluice::server {
 namespace {
@@ -65,6 +66,7 @@ absl::Status Job::TakePartitions(const proto::Plan& plan) {
   const bool known = self != plan.servers().end() && (self->incarnation() == 0 || env_.incarnation == 0 ||
                                                       self->incarnation() == env_.incarnation);
   if (known) server_index_ = self->server();
+  servers_ = static_cast<size_t>(std::max(1, plan.servers_size()));
   std::vector<const proto::ShardInfo*> shards;
   for (const proto::ShardInfo& shard : plan.shards()) {
     if (shard.shard() >= kMaxPartitions) return absl::InvalidArgumentError("the plan has a shard number out of range");
@@ -114,6 +116,7 @@ absl::Status Job::CreatePartition(const proto::TensorInfo& tensor, int position)
   shape.name = tensor.spec().name();
   shape.kind = tensor.spec().kind();
   shape.priority = tensor.spec().priority();
+  if (tensor.spec().has_table()) return CreateSegment(tensor, std::move(shape));
   if (shape.elements == 0 || shape.elements > env_.max_message_bytes / sizeof(float)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tensor '", shape.name, "' partition ", position, " has ", shape.elements, " elements; this server takes 1 to ",
@@ -123,18 +126,35 @@ absl::Status Job::CreatePartition(const proto::TensorInfo& tensor, int position)
   if (context_.semantics->reply == proto::REPLY_CHANGE) {
     SLUICE_ASSIGN_OR_RETURN(reply_codec, context_.semantics->ReplyCodec(tensor.spec()));
   }
-  auto partition = DensePartition::Create(std::move(shape), std::move(reply_codec), &context_);
-  if (!partition.ok()) return partition.status();
-  const uint32_t index = (*partition)->shape().partition;
-  partitions_[index] = *std::move(partition);
+  SLUICE_ASSIGN_OR_RETURN(partitions_[shape.partition],
+                          DensePartition::Create(shape, std::move(reply_codec), &context_));
   ++owned_;
+  return absl::OkStatus();
+}
+
+absl::Status Job::CreateSegment(const proto::TensorInfo& tensor, PartitionShape shape) {
+  const proto::TableSpec& spec = tensor.spec().table();
+  if (spec.dim() == 0 || spec.dim() != shape.elements || spec.dim() > env_.max_message_bytes / (2 * sizeof(float))) {
+    return absl::InvalidArgumentError(absl::StrCat("table '", shape.name, "' has rows of ", spec.dim(),
+                                                   " values; this server takes 1 to ",
+                                                   env_.max_message_bytes / (2 * sizeof(float)), ": raise its data.pool_bytes"));
+  }
+  const auto segments = static_cast<uint32_t>(tensor.partition_shard_size());
+  SegmentLimits limits;
+  // By the plan alone, so that every owner of a segment evicts the same rows.
+  if (spec.max_rows() != 0) limits.max_rows = std::max<uint64_t>(1, spec.max_rows() / segments);
+  if (spec.max_bytes_per_server() != 0) {
+    limits.max_bytes = std::max<uint64_t>(1, spec.max_bytes_per_server() * servers_ / segments);
+  }
+  SLUICE_ASSIGN_OR_RETURN(partitions_[shape.partition],
+                          TablePartition::Create(shape, spec, segments, limits, &context_));
   return absl::OkStatus();
 }
 
 void Job::DropPartition(uint32_t index) {
   env_.receiver->ForgetPartition(index, number_);
+  if (!partitions_[index]->is_table()) --owned_;
   partitions_[index].reset();
-  --owned_;
 }
 
 absl::Status Job::TakeCoordinator(const proto::Plan& plan) {

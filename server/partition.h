@@ -89,6 +89,7 @@ class Partition {
   uint32_t term() const { return term_; }
   void set_term(uint32_t term) { term_ = term; }
   uint64_t applied_rounds() const { return applied_rounds_; }
+  virtual bool is_table() const { return false; }
   virtual uint64_t state_bytes() const = 0;   // besides blocks
 
  protected:

@@ -99,6 +99,19 @@ struct PlanBuilder {
     tensor->mutable_spec()->add_shape(elements);
     return *this;
   }
+  PlanBuilder& Table(const std::string& name, uint32_t dim, uint32_t segments, const std::string& spec_text = "") {
+    auto* tensor = plan.add_tensors();
+    tensor->set_tensor(static_cast<uint32_t>(plan.tensors_size() - 1));
+    tensor->mutable_spec()->set_name(name);
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(spec_text, tensor->mutable_spec()->mutable_table()));
+    tensor->mutable_spec()->mutable_table()->set_dim(dim);
+    tensor->set_first_partition(next_partition);
+    for (uint32_t s = 0; s < segments; ++s) {
+      tensor->add_partition_elements(dim);
+      tensor->add_partition_shard(next_partition++ % static_cast<uint32_t>(plan.shards_size()));
+    }
+    return *this;
+  }
   proto::Plan plan;
   uint32_t next_partition = 0;
 };

@@ -1,0 +1,439 @@
+#include "server/table_partition.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace sluice::server {
+
+using transport::FrameHeader;
+using transport::FrameType;
+using transport::LinkId;
+using transport::Payload;
+using transport::PushState;
+using transport::RetryReason;
+
+namespace {
+
+constexpr size_t kMaxParked = 256;   // of one rank at one segment; a worker sends fewer
+constexpr size_t kMaxSent = 64;
+
+// The table's rate follows the schedule of the job's optimizer, as a factor.
+absl::StatusOr<Schedule> TableSchedule(const proto::TableSpec& spec, const proto::OptimizerConfig& job) {
+  proto::OptimizerConfig config = job;
+  const double rate = spec.optimizer().rate() != 0 ? spec.optimizer().rate() : 0.01;
+  const double base = job.rate() != 0 ? job.rate() : 0.01;
+  config.set_kind("sgd");
+  config.set_rate(rate);
+  config.set_final_rate(job.final_rate() / base * rate);
+  return Schedule::Create(config);
+}
+
+// Few sizes, so that blocks are used again.
+size_t BlockElements(size_t n) {
+  const size_t step = std::max<size_t>(1024, std::bit_floor(n) / 4);
+  return (n + step - 1) / step * step;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Partition>> TablePartition::Create(PartitionShape shape, const proto::TableSpec& spec,
+                                                                  uint32_t segments, const SegmentLimits& limits,
+                                                                  JobContext* job) {
+  SLUICE_ASSIGN_OR_RETURN(Schedule schedule, TableSchedule(spec, job->semantics->config.optimizer()));
+  auto segment = TableSegment::Create(spec, limits);
+  if (!segment.ok()) {
+    return absl::Status(segment.status().code(),
+                        absl::StrCat("table '", shape.name, "': ", segment.status().message()));
+  }
+  return std::unique_ptr<Partition>(
+      new TablePartition(std::move(shape), spec, segments, schedule, *std::move(segment), job));
+}
+
+TablePartition::TablePartition(PartitionShape shape, const proto::TableSpec& spec, uint32_t segments, Schedule schedule,
+                               std::unique_ptr<TableSegment> segment, JobContext* job)
+    : Partition(std::move(shape), job),
+      spec_(spec),
+      segments_(segments),
+      schedule_(schedule),
+      async_(job->semantics->async()),
+      segment_(std::move(segment)),
+      sum_(spec.dim()),
+      clocks_(job->workers.size()) {}
+
+// --- pushes
+
+absl::Status TablePartition::CheckPush(const FrameHeader& push, uint64_t max_message_bytes) const {
+  const auto refuse = [&](std::string what) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", push.rank, " pushes to ", Name(), " ", what));
+  };
+  if (push.tensor != shape_.tensor) return refuse(absl::StrCat("as tensor ", push.tensor, ", not ", shape_.tensor));
+  if (push.has(transport::kFlagAssign) || push.has(transport::kFlagNonfinite)) {
+    return refuse("as a tensor is broadcast or skipped; it is a table");
+  }
+  if (push.has(transport::kFlagEmpty)) {
+    return push.total_bytes == 0 ? absl::OkStatus()
+                                 : refuse(absl::StrCat("an empty contribution that carries ", push.total_bytes, " bytes"));
+  }
+  const compression::Codec* codec = compression::DecoderFor(push.codec);
+  if (codec == nullptr) return refuse(absl::StrCat("in codec ", push.codec, ", which this release does not know"));
+  const uint64_t rows = push.elements;
+  if (rows == 0 || rows > max_message_bytes) return refuse(absl::StrCat(rows, " rows"));
+  const uint64_t most = std::min<uint64_t>(
+      compression::MaxPackedIdBytes(rows) + codec->MaxEncodedBytes(rows * spec_.dim()), max_message_bytes);
+  if (push.total_bytes == 0 || push.total_bytes > most) {
+    return refuse(absl::StrCat(push.total_bytes, " bytes of ", rows, " rows in ", codec->name(), "; 1 to ", most,
+                               " are possible"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TablePartition::CheckIds(std::span<const uint64_t> ids) const {
+  for (const uint64_t id : ids) {
+    if (const uint32_t segment = compression::SegmentOf(id, segments_); segment != shape_.position) {
+      return absl::InvalidArgumentError(absl::StrCat("row ", id, " is of segment ", segment, " and was sent to ", Name(),
+                                                     ": use one release everywhere"));
+    }
+    if (spec_.vocabulary() != 0 && id >= spec_.vocabulary()) {
+      return absl::InvalidArgumentError(absl::StrCat("row ", id, " of ", Name(), " is not below its vocabulary of ",
+                                                     spec_.vocabulary()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Partition::Admission TablePartition::Admit(LinkId link, const FrameHeader& push) {
+  Seat& seat = seats_[push.rank];
+  const uint64_t open = NextRound(push.rank);
+  if (push.round < open) {                                                                           // 2e
+    AnswerAgain(link, push);
+    return Admission::kAnswered;
+  }
+  if (push.round > open) {                                                                           // 2f
+    job_->replier->SendRetry(link, push, RetryReason::kBusy, term());
+    return Admission::kAnswered;
+  }
+  if (seat.HasContributed(open)) {                                                                   // 2g
+    ++job_->counters->duplicates;
+    if (TakeSeat(link, push)) job_->replier->SendState(link, push, PushState::kReceived);
+    return Admission::kAnswered;
+  }
+  if (async_ ? !clocks_[push.rank].counted : !Counts(push.rank, open)) {
+    job_->replier->SendError(link, push, RankIsOut(push.rank, open));
+    return Admission::kAnswered;
+  }
+  return Admission::kAccept;
+}
+
+void TablePartition::AnswerAgain(LinkId link, const FrameHeader& push) {
+  Seat& seat = seats_[push.rank];
+  ++job_->counters->duplicates;
+  if (!TakeSeat(link, push)) return;
+  if (async_ && clocks_[push.rank].owed && push.round + 1 == clocks_[push.rank].next) {
+    job_->replier->SendState(link, push, PushState::kReceived);
+    return;
+  }
+  // A later contribution is proof that it had its answer for this one.
+  const uint16_t flags = seat.contributed <= push.round ? transport::kFlagRejected : 0;
+  SendApplied(push.rank, push.round, flags, async_ ? 1 : last_contributors_);
+}
+
+void TablePartition::SendApplied(uint32_t rank, uint64_t round, uint16_t flags, uint32_t contributors) {
+  const Seat& seat = seats_[rank];
+  if (seat.link == 0) return;   // it asks again when it is back, and gets the answer then
+  FrameHeader header = AnswerHeader(rank, round, flags);
+  header.type = FrameType::kApplied;
+  header.rate_bits = NextRateBits(rank);
+  header.aux = contributors;
+  job_->replier->Send(seat.link, header);
+}
+
+bool TablePartition::Urgent(const FrameHeader& push) const {
+  if (push.round != NextRound(push.rank)) return false;
+  return async_ ? push.round == Slowest() : push.rank == LowestMissing();
+}
+
+uint32_t TablePartition::LowestMissing() const {
+  uint32_t rank = 0;
+  while (rank < seats_.size() && (seats_[rank].HasContributed(open_) || !Counts(rank, open_))) ++rank;
+  return rank;
+}
+
+absl::StatusOr<TablePartition::Held> TablePartition::Parse(const FrameHeader& push, Payload payload) const {
+  Held held;
+  if (push.has(transport::kFlagEmpty)) return held;
+  const auto bad = [&](const absl::Status& why) {
+    return absl::Status(why.code(), absl::StrCat("the payload of rank ", push.rank, " for round ", push.round, " of ",
+                                                 Name(), ": ", why.message()));
+  };
+  auto rows = compression::ParseRows(payload.bytes(), push.elements);
+  if (!rows.ok()) return bad(rows.status());
+  if (rows->ids.size() != push.elements) {
+    return bad(absl::DataLossError(absl::StrCat(rows->ids.size(), " rows, the header says ", push.elements)));
+  }
+  if (absl::Status status = CheckIds(rows->ids); !status.ok()) return bad(status);
+  held.codec = compression::DecoderFor(push.codec);
+  if (absl::Status status = held.codec->Validate(rows->values, rows->ids.size() * spec_.dim()); !status.ok()) {
+    return bad(absl::DataLossError(status.message()));
+  }
+  held.ids = std::move(rows->ids);
+  held.values = rows->values;
+  held.payload = std::move(payload);
+  return held;
+}
+
+absl::Status TablePartition::Contribute(LinkId link, const FrameHeader& push, Payload payload) {
+  if (Admit(link, push) == Admission::kAnswered) return absl::OkStatus();   // things went on in the meantime
+  const size_t bytes = payload.size();
+  const ConstBytes all = payload.bytes();
+  auto held = Parse(push, std::move(payload));
+  if (!held.ok()) return held.status();
+  TakeSeat(link, push);
+  ++job_->counters->contributions;
+  job_->counters->payload_in += bytes;
+  if (job_->observer != nullptr) {
+    job_->observer->OnContribution({job_->job, push.rank, push.incarnation, shape_.tensor, shape_.partition, push.round,
+                                    push.codec, push.flags, push.elements, all});
+  }
+  seats_[push.rank].contributed = push.round + 1;
+  if (async_) {
+    ApplyNow(push, *held);
+    return absl::OkStatus();
+  }
+  ++contributed_;
+  const uint32_t rank = push.rank;
+  held_.emplace(rank, *std::move(held));
+  Consume(/*all=*/semantics().order == proto::ORDER_FAST);
+  CloseIfComplete();
+  return absl::OkStatus();
+}
+
+absl::Status TablePartition::Add(Held held) {
+  if (held.codec == nullptr) return absl::OkStatus();
+  decoded_.resize(held.ids.size() * spec_.dim());
+  SLUICE_RETURN_IF_ERROR(held.codec->Decode(held.values, decoded_));
+  sum_.Add(held.ids, decoded_);
+  return absl::OkStatus();
+}
+
+void TablePartition::Consume(bool all) {
+  const uint32_t floor = LowestMissing();
+  while (!held_.empty() && (all || held_.begin()->first < floor)) {
+    auto first = held_.extract(held_.begin());
+    contributors_.push_back(first.key());
+    if (absl::Status status = Add(std::move(first.mapped())); !status.ok()) {
+      // It was validated: a peer's memory changed under our eyes.
+      job_->fail(absl::Status(status.code(), absl::StrCat("round ", open_, " of ", Name(), ": ", status.message())));
+      return;
+    }
+  }
+}
+
+void TablePartition::CloseIfComplete() {
+  if (contributed_ == 0 || LowestMissing() < seats_.size()) return;
+  if (semantics().reduction == proto::REDUCTION_MEAN && contributors_.size() > 1) {
+    sum_.Divide(static_cast<float>(contributors_.size()));
+  }
+  const float rate = schedule_.Rate(open_);
+  segment_->Apply(sum_.ids(), sum_.sums(), sum_.sightings(), rate, open_);
+  segment_->EndRound(open_);
+  ++job_->counters->rounds_applied;
+  const std::vector<uint32_t> contributors = std::exchange(contributors_, {});
+  Record(open_, contributors, sum_.ids(), rate);
+  sum_.Reset();
+  contributed_ = 0;
+  last_contributors_ = static_cast<uint32_t>(contributors.size());
+  const uint64_t round = open_++;
+  applied_rounds_ = open_;
+  job_->counters->max_round = std::max(job_->counters->max_round, open_);
+  for (const uint32_t rank : contributors) SendApplied(rank, round, 0, last_contributors_);
+  ServeParked();
+}
+
+void TablePartition::ApplyNow(const FrameHeader& push, const Held& held) {
+  Clock& clock = clocks_[push.rank];
+  const float rate = schedule_.Rate(clock.next);
+  if (held.codec != nullptr) {
+    decoded_.resize(held.ids.size() * spec_.dim());
+    // Validated above, and read once: what a peer changes under our eyes is its own gradient.
+    if (held.codec->Decode(held.values, decoded_).ok()) segment_->Apply(held.ids, decoded_, {}, rate, applied_rounds_);
+  }
+  segment_->EndRound(applied_rounds_);
+  Record(clock.next, {push.rank}, held.ids, rate);
+  ++job_->counters->rounds_applied;
+  ++applied_rounds_;
+  ++clock.next;
+  clock.owed = true;
+  job_->counters->max_round = std::max(job_->counters->max_round, clock.next);
+  ReleaseAnswers();
+  ServeParked();
+}
+
+void TablePartition::Record(uint64_t round, const std::vector<uint32_t>& contributors, std::span<const uint64_t> ids,
+                            float rate) {
+  if (job_->observer == nullptr) return;
+  RoundRecord record{};
+  record.job = job_->job;
+  record.tensor = shape_.tensor;
+  record.partition = shape_.partition;
+  record.term = term();
+  record.round = round;
+  record.contributors = contributors;
+  record.rate_bits = std::bit_cast<uint32_t>(rate);
+  record.segment = segment_.get();
+  record.rows = ids;
+  job_->observer->OnRound(record);
+}
+
+uint64_t TablePartition::Slowest() const {
+  uint64_t slowest = std::numeric_limits<uint64_t>::max();
+  for (const Clock& clock : clocks_) {
+    if (clock.counted) slowest = std::min(slowest, clock.next);
+  }
+  return slowest == std::numeric_limits<uint64_t>::max() ? 0 : slowest;
+}
+
+void TablePartition::ReleaseAnswers() {
+  const uint64_t slowest = Slowest();
+  for (uint32_t r = 0; r < clocks_.size(); ++r) {
+    Clock& clock = clocks_[r];
+    const bool early = semantics().mode == proto::MODE_SSP && clock.next > slowest + semantics().staleness;
+    if (!clock.owed || early) continue;
+    clock.owed = false;
+    SendApplied(r, clock.next - 1, 0, 1);
+  }
+}
+
+void TablePartition::MembershipChanged() {
+  if (seats_.size() < job_->workers.size()) seats_.resize(job_->workers.size());
+  if (clocks_.size() < job_->workers.size()) clocks_.resize(job_->workers.size());
+  if (!async_) {
+    Consume(/*all=*/semantics().order == proto::ORDER_FAST);
+    CloseIfComplete();
+    return;
+  }
+  const uint64_t slowest = Slowest();
+  for (uint32_t r = 0; r < clocks_.size(); ++r) {
+    const WorkerView& worker = job_->workers[r];
+    const bool counted = !worker.finished && shape_.partition >= worker.out_from_round.size();
+    if (counted && !clocks_[r].counted) clocks_[r].next = std::max(clocks_[r].next, slowest);
+    clocks_[r].counted = counted;
+  }
+  ReleaseAnswers();
+  ServeParked();
+}
+
+// --- pulls
+
+absl::Status TablePartition::Pull(LinkId link, const FrameHeader& pull, ConstBytes payload) {
+  std::vector<uint64_t> ids;
+  if (!payload.empty()) {
+    auto rows = compression::ParseRows(payload, payload.size());
+    SLUICE_RETURN_IF_ERROR(rows.status());
+    if (!rows->values.empty()) return absl::InvalidArgumentError("a pull that carries values");
+    ids = std::move(rows->ids);
+    SLUICE_RETURN_IF_ERROR(CheckIds(ids));
+  }
+  if (pull.has(transport::kFlagAdmit) || NextRound(pull.rank) >= pull.round) return SendRows(link, pull, ids);
+  const std::pair<uint32_t, uint64_t> key{pull.rank, pull.aux64};
+  if (!parked_.contains(key)) {
+    const auto first = parked_.lower_bound({pull.rank, 0}), last = parked_.upper_bound({pull.rank, UINT64_MAX});
+    if (static_cast<size_t>(std::distance(first, last)) >= kMaxParked) {
+      job_->replier->SendRetry(link, pull, RetryReason::kBusy, term());
+      return absl::OkStatus();
+    }
+  }
+  parked_[key] = {link, pull, std::move(ids)};
+  return absl::OkStatus();
+}
+
+absl::Status TablePartition::SendRows(LinkId link, const FrameHeader& pull, std::span<const uint64_t> ids) {
+  std::deque<Sent>& sent = sent_[pull.rank];
+  for (const Sent& one : sent) {
+    if (one.request != pull.aux64) continue;
+    if (one.slot == pull.reply_slot && job_->replier->UnderWay(one.key)) return absl::OkStatus();   // on its way there
+    job_->replier->Cancel(one.key);
+  }
+  FrameHeader header;
+  header.type = FrameType::kValue;
+  header.job = pull.job;
+  header.rank = pull.rank;
+  header.incarnation = pull.incarnation;
+  header.tensor = pull.tensor;
+  header.partition = pull.partition;
+  header.term = term();
+  header.round = NextRound(pull.rank);
+  header.attempt = ++answers_;
+  if (ContributedToNext(pull.rank)) header.flags |= transport::kFlagContributed;
+  header.codec = static_cast<uint16_t>(compression::CodecId::kNone);
+  header.elements = static_cast<uint32_t>(ids.size() * spec_.dim());
+  header.rate_bits = NextRateBits(pull.rank);
+  header.plan_version = job_->plan_version;
+  header.slot = pull.reply_slot;
+  header.aux64 = pull.aux64;
+  if (ids.empty()) {
+    job_->replier->SendPayload(link, header, {}, nullptr, shape_.priority);
+    return absl::OkStatus();
+  }
+  auto block = job_->values->Get(BlockElements(header.elements));
+  if (!block.ok()) {
+    job_->replier->SendError(link, pull, block.status());
+    return absl::OkStatus();
+  }
+  const std::span<float> values = (*block)->values().first(header.elements);
+  segment_->Read(ids, values);
+  const uint64_t key = job_->replier->SendPayload(link, header, std::as_bytes(values), *block, shape_.priority);
+  if (key == 0) return absl::OkStatus();
+  sent.push_back({pull.aux64, pull.reply_slot, key});
+  if (sent.size() > kMaxSent) sent.pop_front();
+  return absl::OkStatus();
+}
+
+void TablePartition::ServeParked() {
+  for (auto it = parked_.begin(); it != parked_.end();) {
+    if (NextRound(it->first.first) < it->second.request.round) {
+      ++it;
+      continue;
+    }
+    const Parked parked = std::move(it->second);
+    it = parked_.erase(it);
+    (void)SendRows(parked.link, parked.request, parked.ids);   // it only sends
+  }
+}
+
+void TablePartition::LinkDown(LinkId link) {
+  Partition::LinkDown(link);
+  std::erase_if(parked_, [&](const auto& entry) { return entry.second.link == link; });
+}
+
+// --- for people
+
+void TablePartition::Report(proto::PartitionState* state) const {
+  state->set_partition(shape_.partition);
+  state->set_open_round(OldestOpenRound());
+  std::string bitmap((seats_.size() + 7) / 8, '\0');
+  for (size_t rank = 0; !async_ && rank < seats_.size(); ++rank) {
+    if (seats_[rank].HasContributed(open_)) bitmap[rank / 8] = static_cast<char>(bitmap[rank / 8] | (1 << rank % 8));
+  }
+  state->set_contributed(std::move(bitmap));
+}
+
+std::string TablePartition::WaitingFor() const {
+  if (async_) {
+    const auto owed = std::ranges::count_if(clocks_, &Clock::owed);
+    return owed == 0 ? "" : absl::StrCat(owed, " ranks wait at ", Name(), " for the slowest, whose next round is ", Slowest());
+  }
+  if (contributed_ == 0) return "";
+  const uint32_t missing = LowestMissing();
+  if (missing >= seats_.size()) return "";
+  return absl::StrCat("round ", open_, " of ", Name(), " has ", contributed_, " of ", seats_.size(),
+                      " contributions and waits for ", WorkerName(missing));
+}
+
+uint64_t TablePartition::state_bytes() const { return segment_->stats().bytes + sum_.bytes(); }
+
+}  // namespace sluice::server
