@@ -13,6 +13,11 @@ const Verdict* Coordinator::Find(uint64_t step, uint32_t phase) const {
   return it == decided_.end() ? nullptr : &it->second;
 }
 
+void Coordinator::SetLayout(std::vector<uint32_t> tensor_of) {
+  tensor_of_ = std::move(tensor_of);
+  wanted_ = tensor_of_.size() - static_cast<size_t>(std::ranges::count(tensor_of_, kNoTensor));
+}
+
 absl::StatusOr<std::vector<Coordinator::Sender>> Coordinator::Add(Sender sender, uint64_t step, uint32_t phase,
                                                                   std::span<const StepRecord> records) {
   const Key key{step, phase};
@@ -34,11 +39,12 @@ absl::StatusOr<std::vector<Coordinator::Sender>> Coordinator::Add(Sender sender,
   senders_.insert(sender);
   for (const StepRecord& record : records) {
     // A partition that this plan does not have: the owner's plan is newer, and it asks again.
-    if (record.partition >= records_.size() || records_[record.partition].has_value()) continue;
+    if (record.partition >= records_.size() || !Counts(record.partition)) continue;
+    if (records_[record.partition].has_value()) continue;
     records_[record.partition] = record;
     ++have_;
   }
-  if (have_ < records_.size()) return std::vector<Sender>{};
+  if (have_ < wanted_) return std::vector<Sender>{};
   decided_[key] = Decide(key);
   std::erase_if(decided_, [&](const auto& entry) { return entry.first.first + 2 <= step; });
   open_.reset();
@@ -51,6 +57,7 @@ Verdict Coordinator::Decide(const Key& key) const {
   if (key.second == kPhaseNorm) {
     double sum = 0;
     for (const auto& record : records_) {
+      if (!record.has_value()) continue;   // a table's
       verdict.skip |= record->flags != 0;
       sum += record->values[0];
     }
@@ -62,6 +69,7 @@ Verdict Coordinator::Decide(const Key& key) const {
   if (const Verdict* norm = Find(key.first, kPhaseNorm)) verdict.scale = norm->scale;
   std::map<uint32_t, std::pair<double, double>> sums;
   for (size_t p = 0; p < records_.size(); ++p) {
+    if (!records_[p].has_value()) continue;
     auto& [parameters, update] = sums[tensor_of_[p]];
     parameters += records_[p]->values[0];
     update += records_[p]->values[1];
@@ -75,9 +83,9 @@ Verdict Coordinator::Decide(const Key& key) const {
 std::string Coordinator::WaitingFor() const {
   if (!open_.has_value()) return "";
   size_t first = 0;
-  while (first < records_.size() && records_[first].has_value()) ++first;
+  while (first < records_.size() && (records_[first].has_value() || !Counts(first))) ++first;
   return absl::StrCat("step ", open_->first, " phase ", open_->second, " waits for partition ", first, " and ",
-                      records_.size() - have_ - 1, " more");
+                      wanted_ - have_ - 1, " more");
 }
 
 }  // namespace sluice::server

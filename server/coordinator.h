@@ -37,8 +37,11 @@ class Coordinator {
 
   explicit Coordinator(StepRules rules) : rules_(std::move(rules)) {}
 
-  // tensor_of[p]: the tensor of partition p, for every partition of the plan. May grow.
-  void SetLayout(std::vector<uint32_t> tensor_of) { tensor_of_ = std::move(tensor_of); }
+  // A partition that no step decides about: a table's segment.
+  static constexpr uint32_t kNoTensor = UINT32_MAX;
+
+  // tensor_of[p]: the tensor of partition p, or kNoTensor, for every partition of the plan. May grow.
+  void SetLayout(std::vector<uint32_t> tensor_of);
 
   // Takes records. Returns whom to send Find(step, phase) now. FAILED_PRECONDITION if the records cannot be of a step of
   // this job (docs/wire.md: every tensor is pushed in every step), with what is missing.
@@ -56,7 +59,10 @@ class Coordinator {
   Verdict Decide(const Key& key) const;
 
   const StepRules rules_;
+  bool Counts(size_t partition) const { return tensor_of_[partition] != kNoTensor; }
+
   std::vector<uint32_t> tensor_of_;
+  size_t wanted_ = 0;                             // partitions that count
   std::optional<Key> open_;                       // being gathered
   std::vector<std::optional<StepRecord>> records_;
   size_t have_ = 0;

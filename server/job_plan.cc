@@ -187,7 +187,7 @@ absl::Status Job::TakeCoordinator(const proto::Plan& plan) {
     const size_t end = tensor.first_partition() + static_cast<size_t>(tensor.partition_elements_size());
     if (tensor_of.size() < end) tensor_of.resize(end);
     std::fill(tensor_of.begin() + tensor.first_partition(), tensor_of.begin() + static_cast<ptrdiff_t>(end),
-              tensor.tensor());
+              tensor.spec().has_table() ? Coordinator::kNoTensor : tensor.tensor());
   }
   coordinator_->SetLayout(std::move(tensor_of));
   return absl::OkStatus();

@@ -87,7 +87,7 @@ absl::Status TablePartition::CheckPush(const FrameHeader& push, uint64_t max_mes
       compression::MaxPackedIdBytes(rows) + codec->MaxEncodedBytes(rows * spec_.dim()), max_message_bytes);
   if (push.total_bytes == 0 || push.total_bytes > most) {
     return refuse(absl::StrCat(push.total_bytes, " bytes of ", rows, " rows in ", codec->name(), "; 1 to ", most,
-                               " are possible"));
+                               " are possible: more segments or a larger data.pool_bytes of the servers allow more"));
   }
   return absl::OkStatus();
 }

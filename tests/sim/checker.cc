@@ -163,7 +163,7 @@ class Checker {
     ErrorFeedback feedback(history_.plan);
     for (const Event& event : history_.events) {
       const auto* e = std::get_if<Encoded>(&event);
-      if (e == nullptr) continue;
+      if (e == nullptr || layout_[e->partition].table) continue;   // rows have no residual
       const PushKey key{e->partition, e->round, e->rank};
       if (!applied_.contains(key)) continue;  // of a lost rank: its last
       const Contribution& taken = *contributions_.at(key);
@@ -193,6 +193,7 @@ class Checker {
                          Counts(rank, p, round) ? " counts" : " is out");
         if (config_.order() != proto::ORDER_FAST && !std::is_sorted(r.contributors.begin(), r.contributors.end()))
           return Found(Where(p, round), ": summed in the order ", absl::StrJoin(r.contributors, ","));
+        if (layout_[p].table) continue;   // no verdict looks at it
         if (first == nullptr) first = &r;
         const bool torn_by_rule = config_.on_worker_loss() == proto::LOSS_RESCALE;  // a lost root of a broadcast
         const bool other_verdict = r.skipped != first->skipped || r.scale != first->scale;
@@ -231,6 +232,7 @@ class Checker {
     Reference reference(history_.plan);
     std::map<RoundKey, std::optional<std::vector<float>>> answers;
     std::map<std::pair<uint32_t, uint64_t>, std::vector<float>> pulls;  // partition, rounds applied
+    SLUICE_RETURN_IF_ERROR(CheckPulledRows(reference, 0));
     for (uint64_t round = 0; round < steps_; ++round) {
       std::vector<std::vector<const Contribution*>> contributions(layout_.size());
       for (uint32_t p = 0; p < layout_.size(); ++p)
@@ -242,6 +244,7 @@ class Checker {
         answers[{p, round}] = expected[p].answer;
         pulls[{p, round + 1}] = reference.Visible(p);
       }
+      SLUICE_RETURN_IF_ERROR(CheckPulledRows(reference, round + 1));
     }
     for (const Event& event : history_.events) {
       if (const auto* result = std::get_if<Result>(&event)) {
@@ -261,6 +264,20 @@ class Checker {
                          " rounds: ", difference);
         }
       }
+    }
+    return absl::OkStatus();
+  }
+
+  // Under BSP a worker sees exactly the rounds that it has pushed: nobody can be ahead of it.
+  absl::Status CheckPulledRows(const Reference& reference, uint64_t round) {
+    for (const Event& event : history_.events) {
+      const auto* pulled = std::get_if<PulledRows>(&event);
+      if (pulled == nullptr || pulled->round != round) continue;
+      if (const std::string difference =
+              FirstDifference(reference.VisibleRows(pulled->tensor, pulled->ids), pulled->values);
+          !difference.empty())
+        return Found("rank ", pulled->rank, " pulled rows of table ", pulled->tensor, " after ", round, " rounds: ",
+                     difference);
     }
     return absl::OkStatus();
   }

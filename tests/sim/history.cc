@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "server/table/segment.h"
 #include "transport/wire.h"
 
 namespace sluice::sim {
@@ -22,7 +23,9 @@ std::vector<PartitionLayout> LayoutOf(const proto::Plan& plan) {
     uint64_t offset = 0;
     for (int i = 0; i < tensor.partition_elements_size(); ++i) {
       const proto::ShardInfo& shard = plan.shards(static_cast<int>(tensor.partition_shard(i)));
-      layout.push_back({.tensor = tensor.tensor(), .position = static_cast<uint32_t>(i), .server = shard.server(),
+      layout.push_back({.table = tensor.spec().has_table(),
+                        .segments = static_cast<uint32_t>(tensor.partition_shard_size()),
+                        .tensor = tensor.tensor(), .position = static_cast<uint32_t>(i), .server = shard.server(),
                         .lane = shard.lane(), .term = shard.term(), .offset = offset,
                         .elements = tensor.partition_elements(i)});
       offset += tensor.partition_elements(i);
@@ -55,6 +58,10 @@ std::string Describe(const Event& event) {
       return absl::StrCat("worker ", p.rank, " has pulled tensor ", p.tensor, " after ", p.round, " rounds, value ",
                           Digest(AsBytes(p.value)));
     }
+    std::string operator()(const PulledRows& p) const {
+      return absl::StrCat("worker ", p.rank, " has pulled ", p.ids.size(), " rows of table ", p.tensor, " after ",
+                          p.round, " rounds, values ", Digest(AsBytes(p.values)));
+    }
   };
   return std::visit(Visitor(), event);
 }
@@ -65,8 +72,13 @@ void ServerRecorder::OnContribution(const server::ContributionRecord& r) {
 }
 
 void ServerRecorder::OnRound(const server::RoundRecord& r) {
+  std::vector<float> value = Copy(r.value);
+  if (r.segment != nullptr) {
+    value.resize(r.rows.size() * r.segment->dim());
+    r.segment->Read(r.rows, value);
+  }
   history_->events.push_back(Round{server_, lane_, r.tensor, r.partition, r.term, r.round, r.contributors, r.skipped,
-                                   r.assigned, r.scale, r.trust, r.rate_bits, Copy(r.value), Copy(r.reply)});
+                                   r.assigned, r.scale, r.trust, r.rate_bits, std::move(value), Copy(r.reply)});
 }
 
 void WorkerRecorder::OnEncoded(uint32_t partition, uint64_t round, uint16_t codec, std::span<const float> gradient,

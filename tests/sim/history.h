@@ -44,7 +44,7 @@ struct Round {
   bool skipped, assigned;
   double scale, trust;
   uint32_t rate_bits;
-  std::vector<float> value;
+  std::vector<float> value;  // a table's: of the rows that were pushed, after the round
   Bytes reply;
 };
 
@@ -62,7 +62,15 @@ struct Pulled {
   std::vector<float> value;
 };
 
-using Event = std::variant<Encoded, Contribution, Round, Result, Pulled>;
+// The answer to a pull of rows.
+struct PulledRows {
+  uint32_t rank, tensor;
+  uint64_t round;  // rounds of the table that this worker had pushed
+  std::vector<uint64_t> ids;
+  std::vector<float> values;
+};
+
+using Event = std::variant<Encoded, Contribution, Round, Result, Pulled, PulledRows>;
 
 struct History {
   proto::Plan plan;  // the last one: configuration, tensors, shards
@@ -71,6 +79,8 @@ struct History {
 
 // A partition as the plan lays it out.
 struct PartitionLayout {
+  bool table = false;
+  uint32_t segments = 0;   // of the whole table
   uint32_t tensor = 0, position = 0, server = 0, lane = 0, term = 0;
   uint64_t offset = 0, elements = 0;
 };

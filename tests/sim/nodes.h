@@ -98,8 +98,11 @@ class WorkerNode {
   struct Life;
   void Registered(const absl::StatusOr<std::vector<uint32_t>>& ids);
   void BeginRound();
+  void Save();
   void SubmitRound();
+  void SubmitRows(uint32_t table);
   void Submit(uint32_t tensor, worker::OpRequest request);
+  void SubmitTo(uint32_t id, worker::OpRequest request);
   void OneReleased();
   void EndRound();
   void Fail(const std::string& what, const absl::Status& status);

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
+#include "server/table/testing/slow_segment.h"
 #include "transport/wire.h"
 
 namespace sluice::sim {
@@ -48,7 +49,83 @@ Reference::Reference(const proto::Plan& plan) : config_(plan.config()), layout_(
     if (config_.reply() == proto::REPLY_CHANGE && state.reply_codec != "none")
       state.replica = std::vector<float>(partition.elements, 0.0f);
     states_.push_back(std::move(state));
+    if (partition.table) AddTable(spec.table(), partition, static_cast<uint32_t>(states_.size() - 1), plan.servers_size());
   }
+}
+
+void Reference::AddTable(const proto::TableSpec& spec, const PartitionLayout& layout, uint32_t partition, int servers) {
+  Table& table = tables_[partition];
+  server::SegmentLimits limits;
+  if (spec.max_rows() != 0) limits.max_rows = std::max<uint64_t>(1, spec.max_rows() / layout.segments);
+  if (spec.max_bytes_per_server() != 0)
+    limits.max_bytes = std::max<uint64_t>(1, spec.max_bytes_per_server() * static_cast<uint64_t>(servers) / layout.segments);
+  table.rows = server::MakeSlowSegment(spec, limits);
+  // docs/tables.md: the table's rate follows the schedule of the job's optimizer, as a factor.
+  table.schedule = config_.optimizer();
+  const double rate = spec.optimizer().rate() == 0 ? 0.01 : spec.optimizer().rate();
+  const double job_rate = config_.optimizer().rate() == 0 ? 0.01 : config_.optimizer().rate();
+  table.schedule.set_kind("sgd");
+  table.schedule.set_rate(rate);
+  table.schedule.set_final_rate(config_.optimizer().final_rate() / job_rate * rate);
+}
+
+std::vector<float> Reference::VisibleRows(uint32_t tensor, const std::vector<uint64_t>& ids) const {
+  std::vector<float> values;
+  for (const uint64_t id : ids) {
+    for (const auto& [partition, table] : tables_) {
+      const PartitionLayout& layout = layout_[partition];
+      if (layout.tensor != tensor || SlowSegmentOf(id, layout.segments) != layout.position) continue;
+      std::vector<float> row(table.rows->dim());
+      table.rows->Read(std::span(&id, 1), row);
+      values.insert(values.end(), row.begin(), row.end());
+    }
+  }
+  return values;
+}
+
+absl::StatusOr<Expected> Reference::CloseTable(uint32_t partition,
+                                               const std::vector<const Contribution*>& contributions, uint64_t step) {
+  Table& table = tables_.at(partition);
+  const size_t dim = table.rows->dim();
+  std::vector<uint64_t> order;
+  std::map<uint64_t, std::pair<std::vector<float>, uint32_t>> sums;
+  for (const Contribution* c : contributions) {
+    if (Has(*c, transport::kFlagEmpty)) continue;
+    SLUICE_ASSIGN_OR_RETURN(const SlowRows rows, SlowParseRows(c->payload));
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<float> values, SlowDecode(c->codec, rows.values, rows.ids.size() * dim));
+    for (size_t r = 0; r < rows.ids.size(); ++r) {
+      if (SlowSegmentOf(rows.ids[r], layout_[partition].segments) != layout_[partition].position)
+        return absl::InternalError(absl::StrCat("row ", rows.ids[r], " was taken by partition ", partition));
+      auto& [sum, sightings] = sums[rows.ids[r]];
+      if (sum.empty()) {
+        order.push_back(rows.ids[r]);
+        sum.assign(values.begin() + static_cast<std::ptrdiff_t>(r * dim),
+                   values.begin() + static_cast<std::ptrdiff_t>((r + 1) * dim));
+      } else {
+        for (size_t i = 0; i < dim; ++i) sum[i] = sum[i] + values[r * dim + i];
+      }
+      ++sightings;
+    }
+  }
+  std::vector<float> gradients;
+  std::vector<uint32_t> sightings;
+  for (const uint64_t id : order) {
+    for (float v : sums[id].first) {
+      if (config_.reduction() == proto::REDUCTION_MEAN && contributions.size() > 1)
+        v = v / static_cast<float>(contributions.size());
+      gradients.push_back(v);
+    }
+    sightings.push_back(sums[id].second);
+  }
+  Expected expected;
+  const float rate = SlowRate(table.schedule, step);
+  expected.rate_bits = std::bit_cast<uint32_t>(rate);
+  table.rows->Apply(order, gradients, sightings, rate, table.rounds);
+  table.rows->EndRound(table.rounds);
+  ++table.rounds;
+  expected.value.resize(order.size() * dim);
+  table.rows->Read(order, expected.value);
+  return expected;
 }
 
 const std::vector<float>& Reference::Visible(uint32_t partition) const {
@@ -147,14 +224,20 @@ absl::StatusOr<std::vector<Expected>> Reference::CloseStep(
     const std::vector<std::vector<const Contribution*>>& contributions) {
   std::vector<Sum> sums;
   bool broadcast = false;
+  std::vector<Expected> expected(layout_.size());
   for (uint32_t p = 0; p < layout_.size(); ++p) {
+    if (layout_[p].table) {
+      SLUICE_ASSIGN_OR_RETURN(expected[p], CloseTable(p, contributions[p], tables_.at(p).rounds));
+      sums.emplace_back();
+      continue;
+    }
     SLUICE_ASSIGN_OR_RETURN(Sum sum, Reduce(p, contributions[p]));
     broadcast |= sum.broadcast;
     sums.push_back(std::move(sum));
   }
-  std::vector<Expected> expected(layout_.size());
   if (broadcast) {
     for (uint32_t p = 0; p < layout_.size(); ++p) {
+      if (layout_[p].table) continue;
       if (!sums[p].broadcast) return absl::InternalError("a step of which only some partitions are broadcast");
       expected[p] = Broadcast(states_[p], sums[p]);
     }
@@ -167,7 +250,9 @@ absl::StatusOr<std::vector<Expected>> Reference::CloseStep(
       optimizer.clip_norm() > 0 || config_.on_nonfinite() == proto::NONFINITE_SKIP || layerwise;
   bool skip_all = false;
   double squares = 0;
-  for (const Sum& sum : sums) {
+  for (uint32_t p = 0; p < layout_.size(); ++p) {
+    const Sum& sum = sums[p];
+    if (layout_[p].table) continue;   // verdicts do not look at tables
     skip_all |= sum.asked_to_skip || !sum.finite;
     squares += sum.finite ? SlowSumOfSquares(sum.gradient) : 0.0;
   }
@@ -176,6 +261,7 @@ absl::StatusOr<std::vector<Expected>> Reference::CloseStep(
   const double scale = optimizer.clip_norm() > 0 && norm > optimizer.clip_norm() ? optimizer.clip_norm() / norm : 1.0;
   std::map<uint32_t, std::pair<double, double>> layers;  // tensor -> sums of squares of parameters and update
   for (uint32_t p = 0; p < layout_.size(); ++p) {
+    if (layout_[p].table) continue;
     expected[p].skipped = together ? skip_all : sums[p].asked_to_skip || !sums[p].finite;
     expected[p].scale = together && !skip_all ? scale : 1.0;
     expected[p].rate_bits = std::bit_cast<uint32_t>(SlowRate(optimizer, states_[p].steps));
@@ -185,6 +271,7 @@ absl::StatusOr<std::vector<Expected>> Reference::CloseStep(
     update += SlowSumOfSquares(states_[p].optimizer.Update(sums[p].gradient, scale));
   }
   for (uint32_t p = 0; p < layout_.size(); ++p) {
+    if (layout_[p].table) continue;
     if (const auto it = layers.find(layout_[p].tensor); it != layers.end())
       expected[p].trust = states_[p].optimizer.Trust(it->second.first, it->second.second);
     SLUICE_ASSIGN_OR_RETURN(expected[p], Apply(states_[p], std::move(sums[p]), std::move(expected[p])));
@@ -194,6 +281,10 @@ absl::StatusOr<std::vector<Expected>> Reference::CloseStep(
 
 absl::StatusOr<Expected> Reference::CloseOne(uint32_t partition,
                                              const std::vector<const Contribution*>& contributions) {
+  if (layout_[partition].table) {
+    if (contributions.size() != 1) return absl::InternalError("an asynchronous round of several contributions");
+    return CloseTable(partition, contributions, tables_.at(partition).of_rank[contributions[0]->rank]++);
+  }
   State& state = states_[partition];
   SLUICE_ASSIGN_OR_RETURN(Sum sum, Reduce(partition, contributions));
   if (sum.broadcast) return Broadcast(state, sum);

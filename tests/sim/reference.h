@@ -4,10 +4,12 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "server/table/segment.h"
 #include "tests/sim/history.h"
 #include "tests/sim/slow_math.h"
 
@@ -37,6 +39,8 @@ class Reference {
 
   // What a pull of this partition gives now.
   const std::vector<float>& Visible(uint32_t partition) const;
+  // The same of rows of a table, whichever segments they lie in.
+  std::vector<float> VisibleRows(uint32_t tensor, const std::vector<uint64_t>& ids) const;
 
  private:
   struct State {
@@ -46,6 +50,12 @@ class Reference {
     uint64_t steps = 0;                   // gradient rounds closed
     std::map<uint32_t, uint64_t> of_rank; // SSP, ASP: the same for each rank
   };
+  struct Table {   // a segment
+    std::unique_ptr<server::TableSegment> rows;
+    proto::OptimizerConfig schedule;      // of its rate
+    uint64_t rounds = 0;
+    std::map<uint32_t, uint64_t> of_rank;
+  };
   struct Sum {
     std::vector<float> gradient;
     bool finite = true, asked_to_skip = false, broadcast = false;
@@ -54,10 +64,15 @@ class Reference {
   absl::StatusOr<Sum> Reduce(uint32_t partition, const std::vector<const Contribution*>& contributions) const;
   Expected Broadcast(State& state, const Sum& sum) const;
   absl::StatusOr<Expected> Apply(State& state, Sum sum, Expected verdict) const;
+  void AddTable(const proto::TableSpec& spec, const PartitionLayout& layout, uint32_t partition, int servers);
+  // step: which rate.
+  absl::StatusOr<Expected> CloseTable(uint32_t partition, const std::vector<const Contribution*>& contributions,
+                                      uint64_t step);
 
   const proto::JobConfig config_;
   const std::vector<PartitionLayout> layout_;
   std::vector<State> states_;  // by partition
+  std::map<uint32_t, Table> tables_;  // by partition: those that are a table's
 };
 
 }  // namespace sluice::sim

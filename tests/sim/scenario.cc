@@ -73,6 +73,34 @@ void ChooseModel(PhiloxRandom& random, Scenario* s) {
   }
 }
 
+// Small ids from a small range, so that ranks meet in rows, rows come back, and bounds are reached.
+void ChooseTables(PhiloxRandom& random, Scenario* s) {
+  if (!random.Chance(0.4)) return;
+  const uint32_t tables = 1 + random.Below(2);
+  for (uint32_t i = 0; i < tables; ++i) {
+    proto::TensorSpec spec;
+    spec.set_name(absl::StrCat("rows", i));
+    spec.set_priority(static_cast<int32_t>(random.Below(3)));
+    proto::TableSpec* table = spec.mutable_table();
+    table->set_dim(OneOf(random, {1u, 2u, 5u, 40u}));
+    table->set_dtype(OneOf(random, {"fp32", "fp32", "bf16"}));
+    table->set_initializer(OneOf(random, {"zero", "uniform", "normal"}));
+    table->set_init_scale(0.1);
+    table->set_seed(random());
+    proto::TableOptimizer* optimizer = table->mutable_optimizer();
+    optimizer->set_kind(OneOf(random, {"sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"}));
+    optimizer->set_rate(0.1);
+    if (optimizer->kind() == "ftrl") optimizer->set_l1(0.02);
+    if (random.Chance(0.3)) optimizer->set_l2(0.01);
+    if (random.Chance(0.3)) table->set_admit_after(2 + random.Below(2));
+    if (random.Chance(0.3)) table->set_max_age_rounds(1 + random.Below(3));
+    if (random.Chance(0.3)) table->set_max_rows(3 + random.Below(12));
+    if (random.Chance(0.3)) table->set_drop_zero_rows(true);
+    table->set_segments(1 + random.Below(4));
+    s->tables.push_back(spec);
+  }
+}
+
 void ChooseData(PhiloxRandom& random, Scenario* s) {
   proto::DataConfig data;
   data.set_eager_bytes(OneOf(random, {16u, 200u, 16384u}));
@@ -83,7 +111,9 @@ void ChooseData(PhiloxRandom& random, Scenario* s) {
   s->worker_data.set_fusion_cycle_us(OneOf(random, {0u, 0u, 200u}));
   s->worker_data.set_connections(1 + random.Below(2));
   // A quarter of it must hold the largest message.
-  const uint64_t least = 4 * (uint64_t{s->job.partition_bytes()} + 128);
+  uint64_t largest = uint64_t{s->job.partition_bytes()} + 128;
+  if (!s->tables.empty()) largest = std::max<uint64_t>(largest, 2600);   // 12 rows of 40 values, and their ids
+  const uint64_t least = 4 * largest;
   s->server_data.set_pool_bytes(least + random.Below(3) * least);
   s->server_data.set_granted_bytes(OneOf(random, {1u, 500u, 3000u, 100000u}));
   if (random.Chance(0.3)) s->limits.max_queued_bytes = 2000;
@@ -119,6 +149,7 @@ Scenario MakeScenario(uint64_t seed) {
   s.node.set_shards(1 + random.Below(8));
   ChooseJob(random, &s.job);
   ChooseModel(random, &s);
+  ChooseTables(random, &s);
   ChooseData(random, &s);
   s.steps = 3 + random.Below(5);
   s.broadcast = random.Chance(0.5);

@@ -31,7 +31,7 @@ struct Scenario {
   proto::NodeConfig node;    // of the scheduler
   proto::DataConfig worker_data, server_data;
   uint32_t servers = 1, lanes = 1;
-  std::vector<proto::TensorSpec> tensors;
+  std::vector<proto::TensorSpec> tensors, tables;
   uint64_t steps = 1;        // gradient steps
   bool broadcast = false;    // rank 0's initial values first
   OpStyle style = OpStyle::kPushPull;

@@ -150,6 +150,45 @@ absl::StatusOr<std::vector<float>> SlowDecode(uint16_t codec, ConstBytes payload
   }
 }
 
+absl::StatusOr<SlowRows> SlowParseRows(ConstBytes payload) {
+  const auto byte = [&](size_t at) { return at < payload.size() ? static_cast<uint64_t>(payload[at]) : 0; };
+  const auto word = [&](size_t at, int bytes) {
+    uint64_t value = 0;
+    for (int b = 0; b < bytes; ++b) value += byte(at + static_cast<size_t>(b)) << (8 * b);
+    return value;
+  };
+  const uint64_t rows = word(0, 4), id_bytes = word(4, 4);
+  SlowRows result;
+  size_t at = 8;
+  if (rows > 0) {
+    result.ids.push_back(word(at, 8));
+    at += 8;
+  }
+  while (result.ids.size() < rows) {
+    const uint64_t width = byte(at++);
+    size_t bit = 0;
+    for (int i = 0; i < 128 && result.ids.size() < rows; ++i) {
+      uint64_t difference = 0;
+      for (uint64_t b = 0; b < width; ++b, ++bit) difference |= (byte(at + bit / 8) >> (bit % 8) & 1) << b;
+      result.ids.push_back(result.ids.back() + difference + 1);
+    }
+    at += (bit + 7) / 8;
+  }
+  if (at != 8 + id_bytes) return absl::DataLossError("the packed ids have another length than they say");
+  const size_t begin = 8 + (id_bytes + 7) / 8 * 8;
+  if (begin > payload.size()) return absl::DataLossError("the payload ends in its ids");
+  result.values = payload.subspan(begin);
+  return result;
+}
+
+uint32_t SlowSegmentOf(uint64_t id, uint32_t segments) {
+  uint64_t z = id;   // the finalizer of splitmix64
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  z ^= z >> 31;
+  return static_cast<uint32_t>((z >> 32) * segments >> 32);
+}
+
 std::vector<float> SlowReduce(proto::Order order, proto::Reduction reduction,
                               const std::vector<std::vector<float>>& vectors, size_t contributors, size_t n) {
   std::vector<float> out(n, 0.0f);

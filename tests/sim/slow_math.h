@@ -17,6 +17,14 @@ namespace sluice::sim {
 // An encoding of n elements.
 absl::StatusOr<std::vector<float>> SlowDecode(uint16_t codec, ConstBytes payload, size_t n);
 
+// A payload of rows (docs/wire.md, "Rows"), and where ids live.
+struct SlowRows {
+  std::vector<uint64_t> ids;
+  ConstBytes values;
+};
+absl::StatusOr<SlowRows> SlowParseRows(ConstBytes payload);
+uint32_t SlowSegmentOf(uint64_t id, uint32_t segments);
+
 // Sums in the order of the vectors (rank, fast), or reproducible ones (exact); then the mean over `contributors`.
 std::vector<float> SlowReduce(proto::Order order, proto::Reduction reduction,
                               const std::vector<std::vector<float>>& vectors, size_t contributors, size_t n);

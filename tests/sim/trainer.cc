@@ -30,6 +30,21 @@ std::vector<float> Gradient(const Scenario& scenario, uint32_t rank, uint64_t st
   return gradient;
 }
 
+std::vector<uint64_t> RowIds(const Scenario& scenario, uint32_t rank, uint64_t round, uint32_t table) {
+  PhiloxRandom random(scenario.seed * 37 + rank, 5000 + 100 * round + table);
+  std::vector<uint64_t> ids(random.Chance(0.1) ? 0 : random.Below(12));
+  for (uint64_t& id : ids) id = random.Below(20) * 0x100000001ull;
+  return ids;
+}
+
+std::vector<float> RowGradients(const Scenario& scenario, uint32_t rank, uint64_t round, uint32_t table,
+                                const std::vector<float>& rows) {
+  PhiloxRandom random(scenario.seed * 41 + rank, 7000 + 100 * round + table);
+  std::vector<float> gradients(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) gradients[i] = 0.3f * rows[i] + (random.Uniform() - 0.5f);
+  return gradients;
+}
+
 void TakeAnswer(const Scenario& scenario, uint32_t tensor, const std::vector<float>& answer, bool skipped,
                 TrainerState* state) {
   if (skipped) return;

@@ -1,14 +1,17 @@
 // A worker's life:
 //   1. Start        a new core, a new incarnation; registers with the scheduler
 //   2. Registered   tensors are there and admitted; goes on from what was saved, if there is something
-//   3. BeginRound   saves core and trainer state together, computes for a while
-//   4. SubmitRound  one operation a tensor (or two); when the core has let go of all -> EndRound -> 3
+//   3. BeginRound   pulls the rows that the round needs, then saves core and trainer state together and computes for a while
+//   4. SubmitRound  one operation a tensor (or two) and table; when the core has let go of all -> EndRound -> 3
 //   5.              after the last round: leaves the job
 // Crash ends it anywhere; memory of the life, gradients and outputs included, is gone then.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "compression/codec.h"
 #include "tests/sim/nodes.h"
+#include "worker/row_pulls.h"
+#include "worker/rows.h"
 
 namespace sluice::sim {
 namespace {
@@ -27,7 +30,7 @@ struct WorkerNode::Life {
     uint32_t tensor = 0;
     std::vector<float> gradient, output;
     worker::OpResult result;
-    bool pull = false;
+    bool pull = false, rows = false;
   };
 
   uint32_t incarnation = 0;
@@ -38,7 +41,7 @@ struct WorkerNode::Life {
   std::unique_ptr<Turn> turn;
   std::unique_ptr<Tap> tap;
   std::unique_ptr<transport::SimEndpoint> endpoint;
-  std::vector<uint32_t> ids;              // of the scenario's tensors
+  std::vector<uint32_t> ids, table_ids;   // of the scenario's tensors and tables
   size_t unreleased = 0;
 };
 
@@ -88,7 +91,9 @@ void WorkerNode::Start() {
   life.turn->Every(kTick, [core = life.core.get()] { core->OnTick(); });
   life.core->Start([this](absl::Status status) {
     if (!status.ok()) return Fail("start", status);
-    life_->core->RegisterTensors(world_->scenario->tensors, [this](absl::StatusOr<std::vector<uint32_t>> ids) {
+    std::vector<proto::TensorSpec> specs = world_->scenario->tensors;
+    specs.insert(specs.end(), world_->scenario->tables.begin(), world_->scenario->tables.end());
+    life_->core->RegisterTensors(std::move(specs), [this](absl::StatusOr<std::vector<uint32_t>> ids) {
       Registered(ids);
     });
     life_->turn->Touch();
@@ -105,16 +110,48 @@ void WorkerNode::Crash() {
 void WorkerNode::Registered(const absl::StatusOr<std::vector<uint32_t>>& ids) {
   if (!ids.ok()) return Fail("registration", ids.status());
   life_->ids = *ids;
+  life_->table_ids.assign(ids->begin() + static_cast<std::ptrdiff_t>(world_->scenario->tensors.size()), ids->end());
+  life_->ids.resize(world_->scenario->tensors.size());
   if (saved_.has_value()) {
     state_ = saved_->state;
     if (const absl::Status status = life_->core->Restore(saved_->core); !status.ok()) return Fail("restore", status);
-  } else {
-    state_ = InitialState(*world_->scenario, rank_);
+    return Save();   // with the rows that it had pulled: what the servers have now may be newer
   }
+  state_ = InitialState(*world_->scenario, rank_);
   BeginRound();
 }
 
 void WorkerNode::BeginRound() {
+  const Scenario& scenario = *world_->scenario;
+  state_.rows.assign(scenario.tables.size(), {});
+  if (scenario.tables.empty() || state_.round == scenario.rounds()) return Save();
+  for (uint32_t t = 0; t < scenario.tables.size(); ++t) {
+    const std::vector<uint64_t> ids = RowIds(scenario, rank_, state_.round, t);
+    const absl::StatusOr<worker::TableShape> shape = life_->core->DescribeTable(life_->table_ids[t]);
+    if (!shape.ok()) return Fail("table", shape.status());
+    auto pull = worker::PrepareRowPull(*shape, ids);
+    if (!pull.ok()) return Fail("rows", pull.status());
+    state_.rows[t].resize(ids.size() * shape->dim);
+    worker::RowPullRequest request;
+    request.table = life_->table_ids[t];
+    request.pull = std::make_shared<const worker::RowPull>(*std::move(pull));
+    request.output = state_.rows[t];
+    ++life_->unreleased;
+    life_->core->PullRows(
+        request,
+        [this, t, ids](const worker::OpResult& result) {
+          if (!result.status.ok()) return Fail(absl::StrCat("pull of rows for round ", state_.round), result.status);
+          world_->history->events.push_back(
+              PulledRows{rank_, life_->table_ids[t], state_.round, ids, state_.rows[t]});
+        },
+        [this] {
+          if (--life_->unreleased == 0) Save();
+        });
+  }
+  life_->turn->Touch();
+}
+
+void WorkerNode::Save() {
   absl::StatusOr<std::vector<std::byte>> snapshot = life_->core->Snapshot();
   if (!snapshot.ok()) return Fail("snapshot", snapshot.status());
   saved_ = {state_, *std::move(snapshot)};
@@ -167,12 +204,32 @@ void WorkerNode::SubmitRound() {
     life_->ops.push_back(std::move(pull));
     Submit(t, request);
   }
+  for (uint32_t t = 0; t < life_->table_ids.size(); ++t) SubmitRows(t);
   life_->turn->Touch();
 }
 
-void WorkerNode::Submit(uint32_t tensor, worker::OpRequest request) {
+void WorkerNode::SubmitRows(uint32_t table) {
+  const Scenario& scenario = *world_->scenario;
+  const absl::StatusOr<worker::TableShape> shape = life_->core->DescribeTable(life_->table_ids[table]);
+  if (!shape.ok()) return Fail("table", shape.status());
+  auto rows = worker::PrepareRowPush(*shape, RowIds(scenario, rank_, state_.round, table),
+                                     RowGradients(scenario, rank_, state_.round, table, state_.rows[table]),
+                                     *compression::DecoderFor(0));
+  if (!rows.ok()) return Fail("rows", rows.status());
+  auto op = std::make_unique<Life::Op>();
+  op->rows = true;
+  life_->ops.push_back(std::move(op));
+  worker::OpRequest request;
+  request.kind = worker::OpKind::kPushRows;
+  request.rows = std::make_shared<const worker::RowPush>(*std::move(rows));
+  SubmitTo(life_->table_ids[table], request);
+}
+
+void WorkerNode::Submit(uint32_t tensor, worker::OpRequest request) { SubmitTo(life_->ids[tensor], std::move(request)); }
+
+void WorkerNode::SubmitTo(uint32_t id, worker::OpRequest request) {
   Life::Op* const op = life_->ops.back().get();
-  request.tensor = life_->ids[tensor];
+  request.tensor = id;
   ++life_->unreleased;
   life_->core->Submit(
       request,
@@ -195,6 +252,7 @@ void WorkerNode::EndRound() {
   std::vector<bool> skipped(state_.x.size(), false);
   for (const auto& op : ops) {
     if (!op->result.status.ok()) return;
+    if (op->rows) continue;
     skipped[op->tensor] = skipped[op->tensor] || op->result.skipped;
     const bool broadcast = scenario.broadcast && state_.round == 0;
     if (broadcast) {
