@@ -40,23 +40,6 @@ std::vector<uint32_t> GrowingVocabularies(const ClickLogSpec& spec) {
   return out;
 }
 
-// Mean 0 and the deviation asked for, over lines. A column of one category has no deviation: its weight is 0.
-void Standardize(std::span<const uint32_t> thresholds, double deviation, std::span<float> weights) {
-  const auto mean_of = [&](auto&& term) {
-    double sum = 0, below = 0;
-    for (size_t r = 0; r < weights.size(); ++r) {
-      const double up_to = r + 1 == weights.size() ? 0x1p32 : thresholds[r];
-      sum += (up_to - below) * 0x1p-32 * term(weights[r]);
-      below = up_to;
-    }
-    return sum;
-  };
-  const double mean = mean_of([](double w) { return w; });
-  const double variance = mean_of([&](double w) { return (w - mean) * (w - mean); });
-  const double scale = variance > 0 ? deviation / std::sqrt(variance) : 0;
-  for (float& weight : weights) weight = static_cast<float>((weight - mean) * scale);
-}
-
 // thresholds[r] = P(category <= r) in 2^-32; the last one is not looked at.
 std::vector<uint32_t> ZipfThresholds(uint32_t vocabulary, double exponent) {
   std::vector<double> sums(vocabulary);
@@ -69,13 +52,29 @@ std::vector<uint32_t> ZipfThresholds(uint32_t vocabulary, double exponent) {
   return out;
 }
 
+// The probability of category r.
+double Share(std::span<const uint32_t> thresholds, size_t r) {
+  const double up_to = r + 1 == thresholds.size() ? 0x1p32 : thresholds[r];
+  return (up_to - (r == 0 ? 0 : thresholds[r - 1])) * 0x1p-32;
+}
+
+// Mean 0 and the deviation asked for, over lines. A column of one category has no deviation: its value is 0.
+void Standardize(std::span<const uint32_t> thresholds, double deviation, std::span<float> values) {
+  double mean = 0, variance = 0;
+  for (size_t r = 0; r < values.size(); ++r) mean += Share(thresholds, r) * values[r];
+  for (size_t r = 0; r < values.size(); ++r) variance += Share(thresholds, r) * (values[r] - mean) * (values[r] - mean);
+  const double scale = variance > 0 ? deviation / std::sqrt(variance) : 0;
+  for (float& value : values) value = static_cast<float>((value - mean) * scale);
+}
+
 // One value for each category of a column. which: 0 is the weight, the others are the factors' values.
 std::vector<float> PlantedValues(const ClickLogSpec& spec, uint32_t column, uint32_t which,
                                  std::span<const uint32_t> thresholds, double deviation) {
   std::vector<float> out(thresholds.size());
   for (uint32_t r = 0; r < out.size(); ++r) {
     const PhiloxBlock words = Philox4x32({r, column, which, kPlanted}, Key(spec.seed));
-    out[r] = static_cast<float>(std::pow(r + 1.0, -spec.tail) * Normal(words[0], words[1]));
+    const double spread = std::pow(std::min(1.0, Share(thresholds, r) / spec.common), spec.tail);
+    out[r] = static_cast<float>(spread * Normal(words[0], words[1]));
   }
   Standardize(thresholds, deviation, out);
   return out;
@@ -94,6 +93,7 @@ absl::Status CheckSpec(const ClickLogSpec& spec) {
     return refuse(spec.columns, " columns of up to ", spec.largest_vocabulary, " categories with ", spec.factors,
                   " factors have more than ", kMaxValues, " values");
   }
+  if (!(spec.common > 0 && spec.common <= 1)) return refuse("common = ", spec.common, "; it is a share of the lines");
   for (const double number : {spec.zipf, spec.tail, spec.weight_deviation, spec.factor_deviation, std::abs(spec.bias)}) {
     if (!(number >= 0 && number <= 30)) {
       return refuse("zipf, tail and deviations lie from 0 to 30, bias from -30 to 30; ", number, " does not");

@@ -29,11 +29,11 @@ struct ClickLogSpec {
   uint32_t smallest_vocabulary = 10, largest_vocabulary = 100'000;
   double zipf = 1.05;
   double bias = -1.5;
-  // Weights, and each of the factors' values: category r draws one with a deviation ~ (r + 1)^-tail; then a column's are
-  // shifted and scaled so that over the lines they have mean 0 and the deviation below, and all seeds are equally hard.
-  // tail = 0: the seldom categories, most of which a log of a million lines shows a few times only, weigh as much as the
-  // others, and nobody can learn them.
-  double tail = 0.4;
+  // Weights, and each of the factors' values: a category that comes in a share p of the lines draws one with a deviation
+  // ~ min(1, p / common)^tail; then a column's are shifted and scaled so that over the lines they have mean 0 and the
+  // deviation below, and all seeds are equally hard. Categories that a log shows only a few times cannot be learned: with
+  // tail = 0, where they weigh as much as the others, nobody comes near the optimum.
+  double common = 1.5e-3, tail = 2;
   double weight_deviation = 0.45;
   uint32_t factors = 0;  // values of v; 0: no pairs
   double factor_deviation = 0.3;

@@ -164,6 +164,7 @@ TEST(ClickLogTest, ImpossibleLogsAreErrors) {
   EXPECT_THAT(message({.largest_vocabulary = UINT32_MAX}), HasSubstr("more than"));
   EXPECT_THAT(message({.factors = UINT32_MAX}), HasSubstr("more than"));
   EXPECT_THAT(message({.zipf = NAN}), HasSubstr("zipf"));
+  EXPECT_THAT(message({.common = 0}), HasSubstr("common = 0"));
   EXPECT_THAT(message({.bias = -31}), HasSubstr("bias"));
   EXPECT_THAT(message({.lines = UINT64_MAX}), HasSubstr("2^48"));
   const auto empty = ClickLog::Create({.test_lines = 0, .largest_vocabulary = 10});

@@ -24,7 +24,7 @@ constexpr char kHelp[] =
     R"(fit_click_log: trains on a generated click log in one process; prints AUC and log loss beside the planted optimum.
   --lines=1000000 --test_lines=100000   lines of the log for training and testing
   --seeds=1                             of the log, several with commas
-  --columns=8 --bias=-1.5 --weight_deviation=0.45 --tail=0.4 --zipf=1.05
+  --columns=8 --bias=-1.5 --weight_deviation=0.45 --tail=2 --common=0.0015 --zipf=1.05
   --planted_factors=0 --factor_deviation=0.3   the log's own pairs
   --model=lr                            or fm
   --factors=8                           of fm
@@ -61,7 +61,7 @@ bool ParseFlag(absl::string_view argument, Flags* flags) {
   if (name == "model") return train.model.kind = std::string(value), true;
   if (name == "optimizer") return train.optimizer = std::string(value), true;
   const std::pair<absl::string_view, double*> numbers[] = {
-      {"bias", &log.bias}, {"weight_deviation", &log.weight_deviation}, {"zipf", &log.zipf}, {"tail", &log.tail},
+      {"bias", &log.bias}, {"weight_deviation", &log.weight_deviation}, {"zipf", &log.zipf}, {"tail", &log.tail}, {"common", &log.common},
       {"factor_deviation", &log.factor_deviation}, {"rate", &train.rate}, {"bias_rate", &train.bias_rate},
       {"initial_accumulator", &train.initial_accumulator}, {"init_deviation", &train.init_deviation},
       {"within", &flags->within}};
