@@ -9,6 +9,10 @@
 #include "worker/client_runtime.h"
 #include "worker/train/options.h"
 #include "worker/train/progress.h"
+#include "worker/train/sparse_options.h"
+#include "worker/train/sparse_task.h"
+#include "worker/train/sparse_training.h"
+#include "worker/train/status.h"
 #include "worker/train/stop.h"
 #include "worker/train/task.h"
 #include "worker/train/training.h"
@@ -26,14 +30,107 @@ int Fail(const Logger& log, const absl::Status& status) {
   return 1;
 }
 
-absl::Status CheckJob(const proto::JobConfig& job) {
+absl::Status CheckJob(const proto::JobConfig& job, bool sparse) {
   if (job.optimizer().kind().empty() || job.optimizer().kind() == "none" || job.reply() == proto::REPLY_AGGREGATE) {
     return absl::InvalidArgumentError(
         "the built-in trainers need parameters back: set job.optimizer.kind (sgd, momentum, adam, …) and leave "
         "job.reply at "
         "parameters or change; a trainer of one's own can do without (worker/client.h)");
   }
-  return absl::OkStatus();
+  return sparse ? CheckSparseJob(job) : absl::OkStatus();
+}
+
+// What a worker has beside its task.
+struct Launch {
+  const TrainOptions& options;
+  const LoadedConfig& loaded;
+  const int rank;
+  const Logger& log;
+  StopSignal* const stop;
+};
+
+SnapshotPolicy Snapshots(const LoadedConfig& loaded) {
+  SnapshotPolicy snapshots;
+  snapshots.on = !loaded.config.data().snapshot_dir().empty();
+  if (loaded.config.data().snapshot_every() > 0) snapshots.every = loaded.config.data().snapshot_every();
+  return snapshots;
+}
+
+absl::StatusOr<std::unique_ptr<Client>> Connect(const Launch& launch) {
+  // The configuration is complete: the client takes each value as it is.
+  ClientOptions options;
+  for (const EffectiveValue& value : EffectiveValues(launch.loaded)) {
+    options.settings.push_back(value.key + "=" + value.value);
+  }
+  options.use_environment = false;
+  options.rank = launch.rank;
+  Result<std::unique_ptr<Client>> client = Client::Connect(options);
+  if (!client.ok()) return ToAbsl(client.status());
+  return std::move(*client);
+}
+
+// The end of a training, good or bad. Ends the client, which must come before the end of what owns the buffers.
+template <typename TrainingResult>
+int Conclude(const Launch& launch, const absl::StatusOr<TrainingResult>& result, std::unique_ptr<Client>* client) {
+  if (!result.ok()) {
+    launch.log.Error(result.status().ToString());
+    // What no restart cures fails the job; after anything else this worker may be started again.
+    if (absl::IsInvalidArgument(result.status())) (void)(*client)->Abort(std::string(result.status().message()));
+    client->reset();
+    return launch.stop->stopped() ? kStoppedExitCode : 1;
+  }
+  const std::string json = ToJson(*result);
+  launch.log.Info("done: ", json);
+  if (!launch.options.result.empty()) {
+    if (absl::Status written = WriteFile(launch.options.result, json + "\n"); !written.ok()) {
+      return Fail(launch.log, written);
+    }
+  }
+  const Status finished = (*client)->Finish();
+  return finished.ok() ? 0 : Fail(launch.log, ToAbsl(finished));
+}
+
+// All read the whole data, before anything connects.
+int TrainDense(const Launch& launch) {
+  launch.log.Info("loads ", launch.options.data);
+  const auto begun = std::chrono::steady_clock::now();
+  absl::StatusOr<Task> task = LoadTask(launch.options);
+  if (!task.ok()) return Fail(launch.log, task.status());
+  launch.log.Info("loaded ", launch.options.data, ": ", task->train.rows, " rows to train on and ", task->test.rows,
+                  " to test, in ", std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count(),
+                  " s");
+  absl::StatusOr<std::unique_ptr<Client>> client = Connect(launch);
+  if (!client.ok()) return Fail(launch.log, client.status());
+  launch.stop->set_exit_at_once(false);
+  Training training(launch.options, Snapshots(launch.loaded), &*task, client->get(), launch.stop);
+  return Conclude(launch, training.Run(), &*client);
+}
+
+// A worker's share of the data depends on its rank, so it connects first. Data that cannot be read fails the job then:
+// the others would wait for this worker.
+int TrainSparse(const Launch& launch) {
+  if (absl::Status usable = CheckSparseFiles(launch.options); !usable.ok()) return Fail(launch.log, usable);
+  absl::StatusOr<std::unique_ptr<Client>> client = Connect(launch);
+  if (!client.ok()) return Fail(launch.log, client.status());
+  launch.log.Info("loads its share of ", launch.options.data);
+  const auto begun = std::chrono::steady_clock::now();
+  absl::StatusOr<SparseTask> task = LoadSparseTask(launch.options, static_cast<uint32_t>((*client)->rank()),
+                                                   static_cast<uint32_t>((*client)->world_size()));
+  if (!task.ok()) {
+    (void)(*client)->Abort(std::string(task.status().message()));
+    return Fail(launch.log, task.status());
+  }
+  launch.log.Info("loaded ", task->train.rows(), " of ", task->train.examples_in_file, " examples to train on and ",
+                  task->test.rows(), " to test, in ",
+                  std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count(), " s");
+  for (const SparseDataset* data : {&task->train, &task->test}) {
+    if (data->malformed > 0) {
+      launch.log.Warn("left out ", data->malformed, " malformed lines; the first: ", data->first_malformed);
+    }
+  }
+  launch.stop->set_exit_at_once(false);
+  SparseTraining training(launch.options, Snapshots(launch.loaded), &*task, client->get(), launch.stop);
+  return Conclude(launch, training.Run(), &*client);
 }
 
 int Main(int argc, char** argv) {
@@ -42,9 +139,11 @@ int Main(int argc, char** argv) {
   wanted.program = "sluice-worker";
   wanted.role = "worker";
   wanted.summary =
-      "Trains a built-in model (softmax regression, or a perceptron with hidden layers) on IDX, CSV or LIBSVM files, "
-      "as "
-      "one worker of a job. For a trainer of your own see worker/client.h.";
+      "Trains a built-in model as one worker of a job: softmax regression or a perceptron with hidden layers on IDX, "
+      "CSV "
+      "or LIBSVM files; logistic regression or a factorization machine over sparse rows on LIBSVM files and click "
+      "logs. "
+      "For a trainer of your own see worker/client.h.";
   wanted.defaults = kDefaults;
   wanted.flags = TrainFlags(&options);
   int exit_code = 0;
@@ -55,7 +154,8 @@ int Main(int argc, char** argv) {
     StderrLog::Get()->set_level(*level);
   }
   absl::Status usable = FinishTrainOptions(&options);
-  if (usable.ok()) usable = CheckJob(loaded->config.job());
+  const bool sparse = IsSparseModel(options.model);
+  if (usable.ok()) usable = CheckJob(loaded->config.job(), sparse);
   const int rank = options.rank >= 0 ? options.rank : loaded->launch.rank.value_or(-1);
   if (usable.ok()) usable = CheckMember(loaded->config.job(), rank);  // before the data takes its time
   if (usable.ok()) usable = CheckCpu();
@@ -67,49 +167,8 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<StopSignal>> stop = StopSignal::Create();
   if (!stop.ok()) return Fail(log, stop.status());
   (*stop)->set_exit_at_once(true);
-  log.Info("loads ", options.data);
-  const auto begun = std::chrono::steady_clock::now();
-  absl::StatusOr<Task> task = LoadTask(options);
-  if (!task.ok()) return Fail(log, task.status());
-  log.Info("loaded ", options.data, ": ", task->train.rows, " rows to train on and ", task->test.rows, " to test, in ",
-           std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count(), " s");
-
-  // The configuration is complete: the client takes each value as it is.
-  ClientOptions client_options;
-  for (const EffectiveValue& value : EffectiveValues(*loaded)) {
-    client_options.settings.push_back(value.key + "=" + value.value);
-  }
-  client_options.use_environment = false;
-  client_options.rank = rank;
-  Result<std::unique_ptr<Client>> client = Client::Connect(client_options);
-  if (!client.ok()) {
-    log.Error(client.status().ToString());
-    return 1;
-  }
-  (*stop)->set_exit_at_once(false);
-
-  SnapshotPolicy snapshots;
-  snapshots.on = !loaded->config.data().snapshot_dir().empty();
-  if (loaded->config.data().snapshot_every() > 0) snapshots.every = loaded->config.data().snapshot_every();
-  Training training(options, snapshots, &*task, client->get(), stop->get());
-  absl::StatusOr<TrainResult> result = training.Run();
-  if (!result.ok()) {
-    log.Error(result.status().ToString());
-    // A gradient that no restart cures fails the job; after anything else this worker may be started again.
-    if (absl::IsInvalidArgument(result.status())) (void)(*client)->Abort(std::string(result.status().message()));
-    client->reset();  // before the training's buffers, which operations may still use
-    return (*stop)->stopped() ? kStoppedExitCode : 1;
-  }
-  const std::string json = ToJson(*result);
-  log.Info("done: ", json);
-  if (!options.result.empty()) {
-    if (absl::Status written = WriteFile(options.result, json + "\n"); !written.ok()) return Fail(log, written);
-  }
-  if (Status finished = (*client)->Finish(); !finished.ok()) {
-    log.Error(finished.ToString());
-    return 1;
-  }
-  return 0;
+  const Launch launch{options, *loaded, rank, log, stop->get()};
+  return sparse ? TrainSparse(launch) : TrainDense(launch);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "base/config.h"
+#include "worker/train/sparse_options.h"
 
 namespace sluice::worker {
 
@@ -20,12 +21,14 @@ struct TrainOptions {
   double test_share = 0.1;
   int epochs = 0;     // 0 = one, or as many as --steps takes
   int64_t steps = 0;  // 0 = all of the epochs; both: whichever ends first
-  int batch = 32;
+  int batch = 0;      // 0 = 32, of sparse models 1024
   int64_t seed = 1;
   int eval_every = 1;  // epochs
   int report_ms = 500;
   std::string progress;
   std::string result;
+
+  SparseTrainOptions sparse;  // of lr and fm
 
   // As they are given on the command line.
   std::string hidden_text = "256";

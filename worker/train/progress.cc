@@ -32,6 +32,10 @@ absl::Status WriteAll(int fd, const std::string& text, const std::string& path) 
   return absl::OkStatus();
 }
 
+nlohmann::ordered_json OrNull(const std::optional<double>& value) {
+  return value.has_value() ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+}
+
 }  // namespace
 
 std::string ToJson(const ProgressLine& line) {
@@ -61,6 +65,40 @@ std::string ToJson(const TrainResult& result) {
                                        {"skipped_steps", result.skipped_steps},
                                        {"params_hash", absl::StrFormat("%016x", result.params_hash)}};
   return json.dump();
+}
+
+std::string ToJson(const SparseProgressLine& line) {
+  return nlohmann::ordered_json{{"epoch", line.epoch},
+                                {"step", line.step},
+                                {"steps", line.steps},
+                                {"loss", line.loss},
+                                {"test_auc", OrNull(line.test_auc)},
+                                {"test_loss", OrNull(line.test_loss)},
+                                {"step_ms", line.step_ms},
+                                {"examples_per_s", line.examples_per_s},
+                                {"rate", line.rate},
+                                {"push_wire_bytes", line.push_wire_bytes},
+                                {"push_raw_bytes", line.push_raw_bytes},
+                                {"pull_wire_bytes", line.pull_wire_bytes}}
+      .dump();
+}
+
+std::string ToJson(const SparseTrainResult& result) {
+  return nlohmann::ordered_json{{"rank", result.rank},
+                                {"auc", OrNull(result.auc)},
+                                {"auc_error", result.auc_error},
+                                {"logloss", result.logloss},
+                                {"test_examples", result.test_examples},
+                                {"seconds", result.seconds},
+                                {"steps", result.steps},
+                                {"examples", result.examples},
+                                {"examples_per_s", result.examples_per_s},
+                                {"ids", result.ids},
+                                {"malformed", result.malformed},
+                                {"wire_bytes_push", result.wire_bytes_push},
+                                {"wire_bytes_pull", result.wire_bytes_pull},
+                                {"params_hash", absl::StrFormat("%016x", result.params_hash)}}
+      .dump();
 }
 
 absl::StatusOr<ProgressWriter> ProgressWriter::Open(const std::string& path) {

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "transport/wire.h"
+#include "worker/train/status.h"
 
 namespace sluice::worker {
 namespace {
@@ -19,10 +20,6 @@ using Clock = std::chrono::steady_clock;
 // values.
 constexpr uint32_t kStateVersion = 1;
 constexpr size_t kStateHeader = 32;
-
-absl::Status ToAbsl(const Status& status) {
-  return status.ok() ? absl::OkStatus() : absl::Status(static_cast<absl::StatusCode>(status.code()), status.message());
-}
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
