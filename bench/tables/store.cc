@@ -14,7 +14,7 @@
 //   update        plain loop: row -= rate * gradient in the flat array, each id once
 //   apply         TableSegment::Apply of the same ids
 //
-// Growth: dim 16, Apply calls of 4,096 ids that are not stored, from 1 to 20 million rows; the longest call, in time of the
+// The segments ask for huge pages (SegmentLimits). Growth, without and with them: dim 16, Apply calls of 4,096 ids that are not stored, from 1 to 20 million rows; the longest call, in time of the
 // wall and of the thread (others' work on the machine is in the first only).
 #include <algorithm>
 #include <cmath>
@@ -56,10 +56,10 @@ double Median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-std::unique_ptr<server::TableSegment> MakeSegment(uint32_t dim) {
+std::unique_ptr<server::TableSegment> MakeSegment(uint32_t dim, bool huge_pages = true) {
   proto::TableSpec spec;
   spec.set_dim(dim);
-  auto made = server::TableSegment::Create(spec, {});
+  auto made = server::TableSegment::Create(spec, {.huge_pages = huge_pages});
   if (made.ok()) return *std::move(made);
   std::fprintf(stderr, "%s\n", made.status().ToString().c_str());
   std::exit(1);
@@ -179,9 +179,9 @@ nlohmann::json Throughput(uint32_t dim, uint64_t rows, int repetitions, const Ba
   return result;
 }
 
-nlohmann::json Growth(uint64_t from, uint64_t to) {
+nlohmann::json Growth(uint64_t from, uint64_t to, bool huge_pages) {
   constexpr uint32_t kDim = 16;
-  const auto segment = MakeSegment(kDim);
+  const auto segment = MakeSegment(kDim, huge_pages);
   std::vector<uint64_t> ids(kBatch);
   const std::vector<float> gradients(kBatch * kDim, 0.001f);
   std::vector<double> wall, cpu;
@@ -199,9 +199,9 @@ nlohmann::json Growth(uint64_t from, uint64_t to) {
                           {"p99_ms", seconds[seconds.size() * 99 / 100] * 1e3},
                           {"longest_ms", seconds.back() * 1e3}};
   };
-  const nlohmann::json result = {{"from", from}, {"to", to}, {"wall", figures(wall)}, {"cpu", figures(cpu)}};
-  std::printf("growth from %llu to %llu rows, calls of %zu new ids\n", static_cast<unsigned long long>(from),
-              static_cast<unsigned long long>(to), kBatch);
+  const nlohmann::json result = {{"from", from}, {"to", to}, {"huge_pages", huge_pages}, {"wall", figures(wall)}, {"cpu", figures(cpu)}};
+  std::printf("growth from %llu to %llu rows, calls of %zu new ids, %s pages\n", static_cast<unsigned long long>(from),
+              static_cast<unsigned long long>(to), kBatch, huge_pages ? "huge" : "small");
   for (const char* clock : {"wall", "cpu"})
     std::printf("  %-5s median %.2f ms, p99 %.2f ms, longest %.2f ms\n", clock, result[clock]["median_ms"].get<double>(),
                 result[clock]["p99_ms"].get<double>(), result[clock]["longest_ms"].get<double>());
@@ -233,7 +233,7 @@ int Main(int argc, char** argv) {
     const Batches batches(rows);
     for (const uint32_t dim : {16u, 64u}) result["throughput"].push_back(Throughput(dim, rows, repetitions, batches));
   }
-  result["growth"] = Growth(1'000'000, grow_to);
+  for (const bool huge_pages : {false, true}) result["growth"].push_back(Growth(1'000'000, grow_to, huge_pages));
   if (!json_file.empty()) std::ofstream(json_file) << result.dump(2) << "\n";
   return 0;
 }

@@ -49,6 +49,7 @@ void HotIds::SiftUp(size_t at) {
 }
 
 void HotIds::Sight(uint64_t id, uint64_t n) {
+  n *= kOneIn;
   size_t place = PlaceOf(id);
   if (places_[place] != 0) {
     const size_t at = places_[place] - 1;

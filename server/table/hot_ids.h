@@ -4,6 +4,9 @@
 // An id that has a counter adds to it. One that has none takes a free counter, or the one with the least count (of equal
 // ones: the smallest id) and adds to what stands there. A count is too high by at most the least one, hence by at most
 // sightings / 128, and every id with more than that is there. The counters are a heap, so an id costs O(log 128).
+//
+// A segment shows it one update in eight, by the hash of the update's number (MixId(number) % 8 == 0, the first is 1), because
+// the counters would cost as much as the updates. What counts once here stands for eight.
 #pragma once
 
 #include <cstddef>
@@ -23,10 +26,11 @@ class HotIds {
 
  public:
   static constexpr size_t kCounters = 128;
+  static constexpr uint64_t kOneIn = 8;
   static constexpr size_t kBytes = kCounters * sizeof(Counter) + kPlaces * sizeof(uint16_t);
 
   HotIds();
-  void Sight(uint64_t id, uint64_t n);
+  void Sight(uint64_t id, uint64_t n);   // adds n kOneIn
   void Remove(uint64_t id);   // it has no row any more; nothing if it has no counter
   std::vector<std::pair<uint64_t, uint64_t>> Top(size_t most) const;   // id, count; most first, of equal ones the smaller id
 

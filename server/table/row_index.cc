@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace sluice::server {
 namespace {
@@ -10,28 +11,31 @@ constexpr size_t kAhead = 16;   // rows whose headers are fetched ahead of their
 
 }  // namespace
 
-RowIndex::RowIndex(const RowSlabs* slabs) : slabs_(slabs), pages_(1) { Rebuild(&pages_[0], {}); }
+RowIndex::RowIndex(const RowSlabs* slabs, bool huge_pages) : slabs_(slabs), pages_(1), blocks_(huge_pages) {
+  pages_[0].block_rows = BlockRows(0);
+  Rebuild(&pages_[0], {});
+}
 
 uint32_t RowIndex::Find(uint64_t id) const {
   const Hash hash(id);
   const Page& page = pages_[PageOf(hash)];
-  uint32_t at = hash.Home(page.group_count);
-  for (uint32_t probes = 0; probes < page.group_count; ++probes) {
-    const Group& group = page.groups[at];
+  uint32_t at = hash.Home(page.group_count());
+  for (uint32_t probes = 0; probes < page.group_count(); ++probes) {
+    const IndexGroup& group = page.group(at);
     for (unsigned matches = group.Matches(hash.tag()); matches != 0; matches &= matches - 1) {
       const uint32_t slot = group.slots[std::countr_zero(matches)];
       if (slabs_->Header(slot)->id() == id) return slot;
     }
     if (group.passed == 0) return kNone;
-    if (++at == page.group_count) at = 0;
+    at = page.Next(at);
   }
   return kNone;
 }
 
 void RowIndex::Put(Page& page, const Hash& hash, uint32_t slot) {
-  uint32_t at = hash.Home(page.group_count);
+  uint32_t at = hash.Home(page.group_count());
   for (;;) {
-    Group& group = page.groups[at];
+    IndexGroup& group = page.group(at);
     if (const unsigned free = group.Matches(0); free != 0) {
       const int entry = std::countr_zero(free);
       group.tags[entry] = hash.tag();
@@ -40,14 +44,14 @@ void RowIndex::Put(Page& page, const Hash& hash, uint32_t slot) {
       return;
     }
     ++group.passed;
-    if (++at == page.group_count) at = 0;
+    at = page.Next(at);
   }
 }
 
 void RowIndex::Insert(uint64_t id, uint32_t slot) {
   const Hash hash(id);
   Page& page = pages_[PageOf(hash)];
-  if (page.rows >= RowsOf(page.group_count)) Rebuild(&page, Slots(page));
+  if (page.rows >= page.blocks.size() * page.block_rows) Rebuild(&page, Slots(page));
   Put(page, hash, slot);
   if (++rows_ > pages_.size() * kPageRows) SplitNext();
 }
@@ -55,9 +59,9 @@ void RowIndex::Insert(uint64_t id, uint32_t slot) {
 void RowIndex::Erase(uint64_t id, uint32_t slot) {
   const Hash hash(id);
   Page& page = pages_[PageOf(hash)];
-  uint32_t at = hash.Home(page.group_count);
-  for (uint32_t probes = 0; probes < page.group_count; ++probes) {
-    Group& group = page.groups[at];
+  uint32_t at = hash.Home(page.group_count());
+  for (uint32_t probes = 0; probes < page.group_count(); ++probes) {
+    IndexGroup& group = page.group(at);
     for (unsigned matches = group.Matches(hash.tag()); matches != 0; matches &= matches - 1) {
       const int entry = std::countr_zero(matches);
       if (group.slots[entry] != slot) continue;
@@ -67,25 +71,26 @@ void RowIndex::Erase(uint64_t id, uint32_t slot) {
       return;
     }
     --group.passed;   // the row passed here when it came
-    if (++at == page.group_count) at = 0;
+    at = page.Next(at);
   }
 }
 
 std::vector<uint32_t> RowIndex::Slots(const Page& page) const {
   std::vector<uint32_t> slots;
   slots.reserve(page.rows);
-  for (uint32_t g = 0; g < page.group_count; ++g)
-    for (unsigned taken = ~page.groups[g].Matches(0) & 0xFFF; taken != 0; taken &= taken - 1)
-      slots.push_back(page.groups[g].slots[std::countr_zero(taken)]);
+  for (const IndexGroup* block : page.blocks)
+    for (const IndexGroup* group = block; group < block + kBlockGroups; ++group)
+      for (unsigned taken = ~group->Matches(0) & 0xFFF; taken != 0; taken &= taken - 1)
+        slots.push_back(group->slots[std::countr_zero(taken)]);
   return slots;
 }
 
 void RowIndex::Rebuild(Page* page, const std::vector<uint32_t>& slots) {
-  bytes_ -= page->group_count * sizeof(Group);
+  for (IndexGroup* block : page->blocks) blocks_.Give(block);
+  page->blocks.clear();
   page->rows = 0;
-  page->group_count = GroupsFor(slots.size() + 1);
-  page->groups = std::make_unique<Group[]>(page->group_count);   // all free
-  bytes_ += page->group_count * sizeof(Group);
+  const size_t full = slots.size() / page->block_rows;   // blocks
+  while (page->blocks.size() < full + 1 + full / 8) page->blocks.push_back(blocks_.Take());
   for (size_t i = 0; i < slots.size(); ++i) {
     if (i + kAhead < slots.size()) __builtin_prefetch(slabs_->Header(slots[i + kAhead]));
     Put(*page, Hash(slabs_->Header(slots[i])->id()), slots[i]);
@@ -108,6 +113,7 @@ void RowIndex::SplitNext() {
   }
   Rebuild(&old, stay);
   Page fresh;
+  fresh.block_rows = BlockRows(pages_.size());
   Rebuild(&fresh, leave);
   pages_.push_back(std::move(fresh));
 }

@@ -5,75 +5,70 @@
 // group that nobody has passed. An erased entry is gone at once and takes back its marks of passing, so no tombstones gather
 // (as in Facebook's F14). Tags only hint: the id is compared in the row.
 //
-// Growth is by small acts, so that no insert pauses: a page that is full gets an eighth more groups; and for every 4096 rows
+// Growth is by small acts, so that no insert pauses: a page that is full gets one or two blocks of 64 groups more; and for every 4096 rows
 // one page is split in two, in turn (linear hashing, Litwin 1980), so that pages hold 4,000 to 8,200 rows whatever the number
-// of rows. Either act moves one page's entries. A row's share of the index is 6.4 to 7.5 bytes (more below 100 rows). The
+// of rows. Either act moves one page's entries. A row's share of the index is 6.4 to 8 bytes (more below 1,000 rows). The
 // index never shrinks.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
 
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
 #include "compression/row_payload.h"
+#include "server/table/index_blocks.h"
 #include "server/table/row_slabs.h"
 
 namespace sluice::server {
 
 class RowIndex {
  public:
+  struct Page {
+    std::vector<IndexGroup*> blocks;
+    uint32_t rows = 0;
+    uint32_t block_rows = 0;   // at most, on average
+
+    uint32_t group_count() const { return static_cast<uint32_t>(blocks.size() * kBlockGroups); }
+    IndexGroup& group(uint32_t at) const { return blocks[at / kBlockGroups][at % kBlockGroups]; }
+    uint32_t Next(uint32_t at) const { return at + 1 == group_count() ? 0 : at + 1; }
+  };
+
   static constexpr uint32_t kNone = RowSlabs::kNone;
   static constexpr size_t kPageRows = 4096;
 
-  explicit RowIndex(const RowSlabs* slabs);
+  RowIndex(const RowSlabs* slabs, bool huge_pages);
 
   uint32_t Find(uint64_t id) const;
   void Insert(uint64_t id, uint32_t slot);   // id is not there; the slot's header has it
   void Erase(uint64_t id, uint32_t slot);    // is there
 
   size_t rows() const { return rows_; }
-  size_t bytes() const { return bytes_ + pages_.capacity() * sizeof(Page); }
+  size_t bytes() const { return blocks_.bytes() + pages_.capacity() * sizeof(Page) + pages_.size() * kPageBytes; }
 
-  // A lookup in steps, for callers that keep many in flight: Start, fetch Line(); First, fetch the row; compare its id.
-  struct alignas(64) Group {
-    static constexpr unsigned kEntries = 12;
-    uint8_t tags[kEntries];
-    uint32_t passed;
-    uint32_t slots[kEntries];
-
-    unsigned Matches(uint8_t tag) const {   // a bit an entry
-#ifdef __SSE2__
-      const __m128i line = _mm_load_si128(reinterpret_cast<const __m128i*>(tags));
-      return static_cast<unsigned>(_mm_movemask_epi8(_mm_cmpeq_epi8(line, _mm_set1_epi8(static_cast<char>(tag))))) & 0xFFF;
-#else
-      unsigned bits = 0;
-      for (unsigned i = 0; i < kEntries; ++i) bits |= static_cast<unsigned>(tags[i] == tag) << i;
-      return bits;
-#endif
-    }
-  };
-  static_assert(sizeof(Group) == 64);
-
+  // A lookup in steps, for callers that keep many in flight: Start, fetch the home; First, fetch the row; compare its id.
   struct Probe {
-    const Group* group;
+    const IndexGroup* home;
+    const Page* page;
+    uint32_t at;   // of the home in the page
     uint8_t tag;
   };
   Probe Start(uint64_t id) const {
     const Hash hash(id);
     const Page& page = pages_[PageOf(hash)];
-    return {page.groups.get() + hash.Home(page.group_count), hash.tag()};
+    const uint32_t at = hash.Home(page.group_count());
+    return {&page.group(at), &page, at, hash.tag()};
   }
-  // The slot that the home group suggests; kNone if the row is surely not there; kAsk if only Find knows.
-  static constexpr uint32_t kAsk = UINT32_MAX - 1;
+  // The slot that the first equal tag suggests; kNone if the row is surely not there.
   static uint32_t First(const Probe& probe) {
-    const unsigned matches = probe.group->Matches(probe.tag);
-    if (matches != 0) return probe.group->slots[std::countr_zero(matches)];
-    return probe.group->passed == 0 ? kNone : kAsk;
+    const IndexGroup* group = probe.home;
+    uint32_t at = probe.at;
+    for (uint32_t probes = 0; probes < probe.page->group_count(); ++probes) {
+      if (const unsigned matches = group->Matches(probe.tag); matches != 0) return group->slots[std::countr_zero(matches)];
+      if (group->passed == 0) return kNone;
+      at = probe.page->Next(at);
+      group = &probe.page->group(at);
+    }
+    return kNone;
   }
 
  private:
@@ -88,13 +83,10 @@ class RowIndex {
     uint64_t low, high;
   };
 
-  struct Page {
-    std::unique_ptr<Group[]> groups;
-    uint32_t group_count = 0;
-    uint32_t rows = 0;
-  };
-  static uint64_t RowsOf(uint32_t groups) { return uint64_t{groups} * 10; }   // of 12
-  static uint32_t GroupsFor(uint64_t rows) { return static_cast<uint32_t>((rows + rows / 8 + 9) / 10); }
+  // Pages that wait to be split have about the same number of rows; so that not all grow at once, one fills its blocks to 79 %
+  // and another to 88 % first.
+  static uint32_t BlockRows(size_t page) { return static_cast<uint32_t>(19 * kBlockGroups / 2 + page * 37 % kBlockGroups); }
+  static constexpr size_t kPageBytes = 160;                   // of the list of a page's blocks, as allocated
 
   size_t PageOf(const Hash& hash) const {
     const size_t page = hash.low & mask_;
@@ -109,7 +101,7 @@ class RowIndex {
   std::vector<Page> pages_;
   size_t mask_ = 0;   // of the round of splits under way: pages_.size() is in (mask_ / 2 + 1, mask_ + 1]
   size_t rows_ = 0;
-  size_t bytes_ = 0;
+  IndexBlocks blocks_;
 };
 
 }  // namespace sluice::server

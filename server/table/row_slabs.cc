@@ -24,7 +24,7 @@ void RowSlabs::Release::operator()(std::byte* slab) const { std::free(slab); }
 
 void RowSlabs::AddSlab(size_t rows) {
   const size_t size = rows * layout_.stride;
-  const bool huge = size >= 2 * kHugePage;
+  const bool huge = huge_pages_ && size >= 2 * kHugePage;
   void* memory = nullptr;
   if (::posix_memalign(&memory, huge ? kHugePage : kLine, size) != 0) throw std::bad_alloc();   // as operator new would
   if (huge) ::madvise(memory, size / kHugePage * kHugePage, MADV_HUGEPAGE);   // a wish: without it all works, slower

@@ -2,7 +2,8 @@
 //
 // A row is header | values (fp32 or bf16, padded to 4) | state (fp32), all at multiples of 4 bytes. Slabs grow with the whole:
 // 32 of 16 rows, then 32 of 32, 32 of 64 and so on, so that a slab is at most a 32nd of the rows before it, and a slot's slab
-// follows from its leading six bits. Big slabs ask for huge pages and become real page by page, so none costs a pause.
+// follows from its leading six bits. Slabs become real page by page as rows come, so that a big one costs no pause;
+// with huge_pages, big ones ask for those.
 //
 // Erased slots are kept in a list and used again before new ones; slabs are never given back.
 #pragma once
@@ -44,7 +45,7 @@ class RowSlabs {
   static constexpr uint32_t kErased = UINT32_MAX;           // as last_round
   static constexpr uint32_t kMostRows = UINT32_MAX - 1024;
 
-  explicit RowSlabs(const RowLayout& layout) : layout_(layout) {}
+  RowSlabs(const RowLayout& layout, bool huge_pages) : layout_(layout), huge_pages_(huge_pages) {}
 
   std::byte* At(uint32_t slot) const {
     const uint64_t q = uint64_t{slot} + kOffset;   // its leading six bits name the slab
@@ -73,6 +74,7 @@ class RowSlabs {
   void AddSlab(size_t rows);
 
   const RowLayout layout_;
+  const bool huge_pages_;
   std::vector<std::unique_ptr<std::byte[], Release>> slabs_;
   size_t bytes_ = 0;
   uint32_t next_ = 0;            // slots from here on were never taken

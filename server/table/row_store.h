@@ -19,7 +19,8 @@ class RowStore {
  public:
   static constexpr uint32_t kNone = RowSlabs::kNone;
 
-  explicit RowStore(const RowLayout& layout) : slabs_(layout), index_(&slabs_) {}
+  explicit RowStore(const RowLayout& layout, bool huge_pages = true)
+      : slabs_(layout, huge_pages), index_(&slabs_, huge_pages) {}
   RowStore(const RowStore&) = delete;   // the index points to the slabs
   RowStore& operator=(const RowStore&) = delete;
 
@@ -30,6 +31,7 @@ class RowStore {
   template <typename Visit>
   void VisitRows(std::span<const uint64_t> ids, Visit visit) const;
 
+  void Prefetch(uint64_t id) const { __builtin_prefetch(index_.Start(id).home); }   // for Find and Insert
   uint32_t Insert(uint64_t id);   // requires that it is not there; values and state are anything
   void Erase(uint32_t slot);
 
@@ -54,7 +56,7 @@ class RowStore {
  private:
   static constexpr size_t kBatch = 32;
   static constexpr size_t kLine = 64;
-  static constexpr size_t kMostLines = 6;   // of a row fetched ahead; the processor fetches the rest by itself
+  static constexpr size_t kAhead = 6 * kLine;   // of a row; the processor fetches the rest by itself
 
   RowSlabs slabs_;
   RowIndex index_;
@@ -65,22 +67,22 @@ template <typename Visit>
 void RowStore::VisitRows(std::span<const uint64_t> ids, Visit visit) const {
   RowIndex::Probe probes[kBatch];
   uint32_t slots[2][kBatch];
-  const size_t lines = std::min<size_t>((layout().stride + kLine - 1) / kLine, kMostLines);
+  const size_t ahead = std::min<size_t>(layout().stride, kAhead);
   const size_t batches = (ids.size() + kBatch - 1) / kBatch;
   const auto end = [&](size_t batch) { return std::min(ids.size(), (batch + 1) * kBatch); };
   const auto start = [&](size_t batch) {   // the groups
     for (size_t i = batch * kBatch; i < end(batch); ++i) {
       probes[i % kBatch] = index_.Start(ids[i]);
-      __builtin_prefetch(probes[i % kBatch].group);
+      __builtin_prefetch(probes[i % kBatch].home);
     }
   };
   const auto guess = [&](size_t batch) {   // the rows
     for (size_t i = batch * kBatch; i < end(batch); ++i) {
       const uint32_t slot = slots[batch % 2][i % kBatch] = RowIndex::First(probes[i % kBatch]);
-      if (slot >= RowIndex::kAsk) continue;
-      const std::byte* row = slabs_.At(slot);
-      for (size_t line = 0; line < lines; ++line) __builtin_prefetch(row + line * kLine);
-      __builtin_prefetch(row + layout().stride - 1);
+      if (slot == kNone) continue;
+      const std::byte* const row = slabs_.At(slot);
+      const std::byte* line = row - reinterpret_cast<uintptr_t>(row) % kLine;
+      for (; line < row + ahead; line += kLine) __builtin_prefetch(line);
     }
   };
   if (batches > 0) {
@@ -93,7 +95,7 @@ void RowStore::VisitRows(std::span<const uint64_t> ids, Visit visit) const {
     if (batch + 2 < batches) start(batch + 2);
     for (size_t i = batch * kBatch; i < end(batch); ++i) {
       uint32_t slot = slots[batch % 2][i % kBatch];
-      if (slot != kNone && (slot == RowIndex::kAsk || slabs_.Header(slot)->id() != ids[i])) slot = index_.Find(ids[i]);
+      if (slot != kNone && slabs_.Header(slot)->id() != ids[i]) slot = index_.Find(ids[i]);   // an equal tag of another
       visit(i, slot);
     }
   }

@@ -52,7 +52,9 @@ void Widen(const RowLayout& layout, const std::byte* at_rest, float* values) {
   if (layout.bf16) {
     compression::FloatsFromBf16(at_rest, layout.dim, values);
   } else {
-    std::memcpy(values, at_rest, size_t{layout.dim} * sizeof(float));
+    size_t i = 0;
+    for (; i + 16 <= layout.dim; i += 16) std::memcpy(values + i, at_rest + i * sizeof(float), 16 * sizeof(float));   // inline
+    for (; i < layout.dim; ++i) values[i] = LoadLe<float>(at_rest + i * sizeof(float));
   }
 }
 
@@ -66,7 +68,7 @@ bool AllZero(const RowLayout& layout, const std::byte* at_rest) {
 
 class Segment final : public TableSegment {
  public:
-  Segment(const proto::TableSpec& spec, uint64_t most_rows, bool evicts, RowInit init, RowOptimizer optimizer)
+  Segment(const proto::TableSpec& spec, uint64_t most_rows, bool evicts, bool huge_pages, RowInit init, RowOptimizer optimizer)
       : init_(init),
         optimizer_(optimizer),
         most_rows_(most_rows),
@@ -74,7 +76,7 @@ class Segment final : public TableSegment {
         vocabulary_(spec.vocabulary()),
         drop_zero_(spec.drop_zero_rows()),
         evicts_(evicts),
-        store_(LayoutOf(spec, optimizer)),
+        store_(LayoutOf(spec, optimizer), huge_pages),
         ages_(&store_),
         admission_(spec.admit_after()),
         wide_(spec.dim()) {}
@@ -162,7 +164,7 @@ void Segment::Update(uint32_t slot, const float* gradient, uint32_t sightings, c
   }
   header->last_round = push.round;
   ++stats_.updates;
-  hot_.Sight(header->id(), sightings);
+  if (compression::MixId(stats_.updates) % server::HotIds::kOneIn == 0) hot_.Sight(header->id(), sightings);
   if (!drop_zero_ || !AllZero(layout, at_rest)) return;
   ++stats_.dropped_zero;
   Remove(slot);
@@ -215,7 +217,12 @@ void Segment::Apply(std::span<const uint64_t> ids, std::span<const float> gradie
       Update(slot, gradient, sighted(i), push);
     }
   });
-  for (const size_t i : missing_) SightOrCreate(ids[i], gradients.data() + i * dim, sighted(i), push);
+  constexpr size_t kAhead = 8;   // ids whose place in the index is on its way
+  for (size_t k = 0; k < missing_.size(); ++k) {
+    if (k + kAhead < missing_.size()) store_.Prefetch(ids[missing_[k + kAhead]]);
+    const size_t i = missing_[k];
+    SightOrCreate(ids[i], gradients.data() + i * dim, sighted(i), push);
+  }
   if (missing_.capacity() > kKeptScratch) std::vector<size_t>().swap(missing_);
 }
 
@@ -269,7 +276,7 @@ absl::StatusOr<std::unique_ptr<TableSegment>> TableSegment::Create(const proto::
   SLUICE_ASSIGN_OR_RETURN(const RowInit init, RowInit::Create(spec));
   SLUICE_ASSIGN_OR_RETURN(const RowOptimizer optimizer, RowOptimizer::Create(spec.optimizer()));
   const bool evicts = spec.max_age_rounds() != 0 || limits.max_rows != 0 || limits.max_bytes != 0;
-  return std::make_unique<Segment>(spec, most_rows, evicts, init, optimizer);
+  return std::make_unique<Segment>(spec, most_rows, evicts, limits.huge_pages, init, optimizer);
 }
 
 }  // namespace sluice::server

@@ -182,7 +182,7 @@ class SlowSegment final : public TableSegment {
     entry.row.SetValues(AtRest(entry.row.Values()));
     entry.last_round = round;
     ++stats_.updates;
-    hot_.Sight(id, n);
+    if (compression::MixId(stats_.updates) % 8 == 0) hot_.Sight(id, n * uint64_t{8});   // one update in eight is shown
     const std::vector<float> values = entry.row.Values();
     if (!spec_.drop_zero_rows() || !std::all_of(values.begin(), values.end(), [](float v) { return v == 0; })) return;
     Remove(id);
