@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "server/table_partition.h"
+#include "server/table_stats.h"
 #include "transport/wire.h"
 
 namespace sluice::server {
@@ -29,6 +31,7 @@ Job::Job(uint32_t number, uint64_t uid, const JobEnvironment& environment)
   context_.scratch = env_.scratch;
   context_.exact = env_.exact;
   context_.observer = env_.observer;
+  context_.max_rows_bytes = env_.max_message_bytes;
   context_.counters = env_.counters;
   context_.submit = [this](uint64_t step, uint32_t phase, const StepRecord& record) {
     verdicts_.Add(step, phase, record);
@@ -187,6 +190,22 @@ uint64_t Job::state_bytes() const {
     if (partition != nullptr) bytes += partition->state_bytes();
   }
   return bytes;
+}
+
+void Job::AddTableStats(std::vector<TableStats>* tables) const {
+  const size_t begin = tables->size();
+  for (const auto& partition : partitions_) {   // a table's follow each other
+    if (partition == nullptr || !partition->is_table()) continue;
+    if (tables->size() == begin || tables->back().tensor != partition->shape().tensor) {
+      TableStats& added = tables->emplace_back();
+      added.job = number_;
+      added.job_uid = uid_;
+      added.job_name = context_.semantics->config.name();
+      added.tensor = partition->shape().tensor;
+      added.name = partition->shape().name;
+    }
+    tables->back().AddSegment(static_cast<const TablePartition&>(*partition).segment());
+  }
 }
 
 // --- the step's verdict

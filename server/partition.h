@@ -43,6 +43,7 @@ struct JobContext {
   BlockPool* values = nullptr;           // memory that replies are sent from
   BlockPool* scratch = nullptr;          // memory that is never sent
   ExactPool* exact = nullptr;
+  uint64_t max_rows_bytes = 0;           // of one answer to a pull of rows
   ServerObserver* observer = nullptr;    // may be null
   ServerCoreStats* counters = nullptr;
   // Hands a record of a summed partition to the step coordinator. OnVerdict follows, never from inside the call.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -329,15 +330,33 @@ void TablePartition::MembershipChanged() {
 
 // --- pulls
 
-absl::Status TablePartition::Pull(LinkId link, const FrameHeader& pull, ConstBytes payload) {
+absl::StatusOr<std::vector<uint64_t>> TablePartition::ParseIds(const FrameHeader& pull, ConstBytes payload) const {
   std::vector<uint64_t> ids;
-  if (!payload.empty()) {
+  if (payload.empty()) return ids;
+  const auto bad = [&](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", pull.rank, " pulls rows of ", Name(), ": ", what...));
+  };
+  if (pull.codec == transport::kPackedIds) {
     auto rows = compression::ParseRows(payload, payload.size());
-    SLUICE_RETURN_IF_ERROR(rows.status());
-    if (!rows->values.empty()) return absl::InvalidArgumentError("a pull that carries values");
+    if (!rows.ok()) return bad(rows.status().message());
+    if (!rows->values.empty()) return bad("a pull that carries values");
     ids = std::move(rows->ids);
-    SLUICE_RETURN_IF_ERROR(CheckIds(ids));
+  } else if (pull.codec == transport::kPlainIds && payload.size() % sizeof(uint64_t) == 0) {
+    ids.resize(payload.size() / sizeof(uint64_t));
+    std::memcpy(ids.data(), payload.data(), payload.size());
+  } else {
+    return bad(payload.size(), " bytes of ids in form ", pull.codec);
   }
+  if (ids.size() > job_->max_rows_bytes / (spec_.dim() * sizeof(float))) {
+    return bad(ids.size(), " rows of ", spec_.dim(), " values in one request; at most ",
+               job_->max_rows_bytes / (spec_.dim() * sizeof(float)));
+  }
+  SLUICE_RETURN_IF_ERROR(CheckIds(ids));
+  return ids;
+}
+
+absl::Status TablePartition::Pull(LinkId link, const FrameHeader& pull, ConstBytes payload) {
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, ParseIds(pull, payload));
   if (pull.has(transport::kFlagAdmit) || NextRound(pull.rank) >= pull.round) return SendRows(link, pull, ids);
   const std::pair<uint32_t, uint64_t> key{pull.rank, pull.aux64};
   if (!parked_.contains(key)) {
@@ -347,7 +366,7 @@ absl::Status TablePartition::Pull(LinkId link, const FrameHeader& pull, ConstByt
       return absl::OkStatus();
     }
   }
-  parked_[key] = {link, pull, std::move(ids)};
+  parked_[key] = {link, pull, ids};
   return absl::OkStatus();
 }
 

@@ -78,6 +78,7 @@ class TablePartition final : public Partition {
                  std::unique_ptr<TableSegment> segment, JobContext* job);
 
   absl::Status CheckIds(std::span<const uint64_t> ids) const;
+  absl::StatusOr<std::vector<uint64_t>> ParseIds(const FrameHeader& pull, ConstBytes payload) const;
   absl::StatusOr<Held> Parse(const FrameHeader& push, transport::Payload payload) const;
   void AnswerAgain(LinkId link, const FrameHeader& push);
   void SendApplied(uint32_t rank, uint64_t round, uint16_t flags, uint32_t contributors);

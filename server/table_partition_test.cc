@@ -51,7 +51,13 @@ class TableTest : public testing::Test {
     h.flags = flags;
     h.aux64 = request;
     std::vector<std::byte> bytes;
-    if (!ids.empty()) { EXPECT_TRUE(compression::PackIds(ids, &bytes).ok()); }
+    h.codec = request % 2 == 0 ? transport::kPlainIds : transport::kPackedIds;
+    if (h.codec == transport::kPlainIds) {
+      const ConstBytes raw = std::as_bytes(std::span<const uint64_t>(ids));
+      bytes.assign(raw.begin(), raw.end());
+    } else if (!ids.empty()) {
+      EXPECT_TRUE(compression::PackIds(ids, &bytes).ok());
+    }
     h.total_bytes = h.payload_bytes = static_cast<uint32_t>(bytes.size());
     s_.Deliver(rank + 1, h, bytes);
   }

@@ -18,6 +18,9 @@ inline constexpr uint32_t kMagic = 0x31434C53;  // "SLC1" on the wire
 inline constexpr uint8_t kWireVersion = 1;
 inline constexpr size_t kHeaderBytes = 128;
 
+// PULL of rows of a table: how its ids are written (header.codec).
+inline constexpr uint16_t kPlainIds = 0, kPackedIds = 1;
+
 enum class FrameType : uint8_t {
   kHello = 1,     // transport: who connects
   kWelcome = 2,   // transport: accepted

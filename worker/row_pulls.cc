@@ -135,6 +135,7 @@ bool RowPulls::Send(const Part& waiting) {
   header.term = partition->term();
   header.round = running.request.round;
   header.elements = part.rows;
+  header.codec = running.request.pull->packed ? transport::kPackedIds : transport::kPlainIds;
   header.plan_version = env.plan_version;
   header.reply_slot = ask.slot;
   header.aux64 = request;

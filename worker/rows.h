@@ -45,9 +45,10 @@ struct RowPull {
     uint32_t segment = 0;
     uint32_t rows = 0;
     uint32_t first = 0;
-    std::vector<std::byte> payload;   // ids only
+    std::vector<std::byte> payload;   // ids only, as docs/wire.md, "Rows", has them for a PULL
   };
   uint32_t dim = 0;
+  bool packed = false;                // payloads are packed ids; else u64 each
   std::vector<Part> parts;
   std::vector<uint32_t> starts, places;
   std::vector<uint32_t> unknown;      // positions that read as zeros

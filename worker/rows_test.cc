@@ -2,6 +2,7 @@
 
 #include <limits>
 #include <map>
+#include <set>
 
 #include "base/philox.h"
 #include "compression/row_payload.h"
@@ -64,23 +65,38 @@ TEST(PrepareRowPush, EveryIdIsInItsSegmentWithTheSumOfItsGradientsInOrderOfOccur
   }
 }
 
+std::vector<uint64_t> IdsOf(const RowPull& pull, const RowPull::Part& part) {
+  if (pull.packed) {
+    const auto parsed = compression::ParseRows(part.payload, part.rows);
+    EXPECT_TRUE(parsed.ok()) << parsed.status();
+    return parsed->ids;
+  }
+  std::vector<uint64_t> ids(part.payload.size() / 8);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = LoadLe<uint64_t>(part.payload.data() + 8 * i);
+  return ids;
+}
+
 TEST(PrepareRowPull, PlacesEachRowWhereverItsIdStands) {
-  for (uint64_t seed = 0; seed < 50; ++seed) {
+  for (uint64_t seed = 0; seed < 100; ++seed) {
     PhiloxRandom random(seed);
-    const TableShape table{.name = "t", .dim = 20000, .segments = 1 + random.Below(4)};   // 3 rows a part
+    const uint32_t dim = seed % 2 == 0 ? 3 : 20000;   // packed, and plain with 3 rows a part
+    const TableShape table{.name = "t", .dim = dim, .segments = 1 + random.Below(4)};
     const std::vector<uint64_t> ids = RandomIds(random, random.Below(60));
     const auto pull = PrepareRowPull(table, ids);
     ASSERT_TRUE(pull.ok()) << pull.status();
+    EXPECT_EQ(pull->packed, dim == 3);
     std::vector<float> out(ids.size() * table.dim, -1.0f);
+    std::set<uint64_t> seen;
     for (const RowPull::Part& part : pull->parts) {
-      EXPECT_LE(part.rows, 3u);
-      const auto parsed = compression::ParseRows(part.payload, part.rows);
-      ASSERT_TRUE(parsed.ok()) << parsed.status();
-      ASSERT_EQ(parsed->ids.size(), part.rows);
+      EXPECT_LE(part.rows * dim * 4, std::max<size_t>(kPullPartBytes, dim * 4));
+      const std::vector<uint64_t> rows = IdsOf(*pull, part);
+      ASSERT_EQ(rows.size(), part.rows);
       std::vector<float> values(size_t{part.rows} * table.dim);
       for (uint32_t r = 0; r < part.rows; ++r) {
-        EXPECT_EQ(compression::SegmentOf(parsed->ids[r], table.segments), part.segment);
-        std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(size_t{r} * table.dim), table.dim, static_cast<float>(parsed->ids[r] % 1000));
+        EXPECT_TRUE(seen.insert(rows[r]).second) << "asked for twice";
+        EXPECT_EQ(compression::SegmentOf(rows[r], table.segments), part.segment);
+        std::fill_n(values.begin() + static_cast<std::ptrdiff_t>(size_t{r} * table.dim), table.dim,
+                    static_cast<float>(rows[r] % 1000));
       }
       PlaceRows(*pull, part, std::as_bytes(std::span<const float>(values)), out);
     }

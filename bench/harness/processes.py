@@ -149,15 +149,18 @@ class Cluster:
         self._children.append(child)
         return child
 
-    def workers(self, job, count, flags=(), processes=None, flags_of=lambda index: ()):
-        """A job of `count` workers, one process each, or as many as `processes` says; ready to step."""
+    def workers(self, job, count, flags=(), processes=None, flags_of=lambda index: (), binary="bench_worker", clients=True):
+        """A job of `count` workers, one process each, or as many as `processes` says; ready to step. clients: the binary
+        may hold several."""
         processes = processes or count
         started = []
         for index in range(processes):
             each = count // processes
-            command = self._prefix("worker", index) + [os.path.join(self._binaries, "bench", "harness", "bench_worker"),
+            command = self._prefix("worker", index) + [os.path.join(self._binaries, "bench", "harness", binary),
                 "--node.scheduler=" + self.address, "--job.name=" + job, "--job.workers=%d" % count,
-                "--node.log_level=warn", "--clients=%d" % each, "--first_rank=%d" % (index * each)]
+                "--node.log_level=warn"]
+            if clients:
+                command += ["--clients=%d" % each, "--first_rank=%d" % (index * each)]
             log = os.path.join(self._folder, "%s-%s-worker%d.log" % (self._label, job, index))
             started.append(Commanded(command + list(flags) + list(flags_of(index)), log))
         self._workers += started
