@@ -109,6 +109,10 @@ struct TableSpec {
   bool unknown_as_zero = false;        // ids beyond the vocabulary: read as zeros and not pushed, instead of refused
   bool drop_zero_rows = false;         // remove rows that an update has made all zeros (ftrl with l1)
   uint32_t segments = 0;               // 0 = 4 for each loop of each server
+  // This worker's own cache of rows (workers may differ): how many rows, and for how many rounds of its own a pulled row may
+  // serve. 0 rounds: within the round alone, which is exact under BSP.
+  size_t cache_rows = 0;
+  uint64_t cache_staleness = 0;
 };
 
 struct Table {
@@ -230,6 +234,8 @@ class Client {
   // with ids; an empty bag is zeros); out: offsets.size() x dim.
   Handle LookupRows(Table table, std::span<const uint64_t> ids, std::span<const uint32_t> offsets, Pooling pooling,
                     std::span<float> out, const OpOptions& options = {});
+  // Pulls what the table's cache (cache_rows) lacks of these rows into it, for the pulls of the next batch.
+  Handle PrefetchRows(Table table, std::span<const uint64_t> ids, const OpOptions& options = {});
   // Rounds of this table that this worker has pushed or will have when what was submitted is done.
   uint64_t NextRound(Table table) const { return NextRound(Tensor{table.id}); }
 

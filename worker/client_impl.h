@@ -15,6 +15,7 @@
 #include "worker/client_runtime.h"
 #include "worker/client_status.h"
 #include "worker/handle_state.h"
+#include "worker/row_cache.h"
 #include "worker/row_pulls.h"
 #include "worker/rows.h"
 #include "worker/snapshot_file.h"
@@ -57,7 +58,11 @@ struct Client::Impl {
   std::mutex mutex;
   int next_priority = 0;  // guarded by mutex, as the rest
   std::optional<worker::SnapshotFile> snapshot;
-  std::map<uint32_t, worker::TableShape> tables;   // that were registered
+  struct KnownTable {
+    worker::TableShape shape;
+    std::shared_ptr<worker::RowCache> cache;         // null: none
+  };
+  std::map<uint32_t, KnownTable> tables;             // that were registered
 
   using DoneFn = std::function<void(const worker::OpResult&)>;
   // Runs on the loop: begins the operation, stores its number, and calls done and released as WorkerCore::Submit does.
@@ -66,7 +71,10 @@ struct Client::Impl {
   Handle Start(const OpOptions& options, StartFn start);
   Handle Submit(worker::OpRequest request, const OpOptions& options);
   Result<worker::SnapshotFile*> SnapshotOnDisk();  // with mutex held
-  absl::StatusOr<worker::TableShape> Shape(Table table);
+  absl::StatusOr<KnownTable> Known(Table table);
+  // Through the cache, if there is one; out empty: into the cache alone.
+  Handle PullCached(Table table, const KnownTable& known, std::span<const uint64_t> ids, std::span<float> out,
+                    const OpOptions& options);
   absl::StatusOr<worker::OpRequest> Prepare(Table table, std::span<const uint64_t> ids, std::span<const float> gradients,
                                             const OpOptions& options);
 };

@@ -65,7 +65,7 @@ absl::Status WrongOutput(const TableShape& table, size_t rows, size_t values) {
 
 }  // namespace
 
-absl::StatusOr<TableShape> Client::Impl::Shape(Table table) {
+absl::StatusOr<Client::Impl::KnownTable> Client::Impl::Known(Table table) {
   {
     std::lock_guard<std::mutex> lock(mutex);
     if (const auto it = tables.find(table.id); it != tables.end()) return it->second;
@@ -88,15 +88,21 @@ Result<Table> Client::RegisterTable(const TableSpec& spec) {
   const absl::StatusOr<TableShape> shape = impl_->runtime->Call([&] { return core.DescribeTable(ids->front()); });
   if (!shape.ok()) return FromAbsl(shape.status());
   std::lock_guard<std::mutex> lock(impl_->mutex);
-  impl_->tables[ids->front()] = *shape;
+  Impl::KnownTable& known = impl_->tables[ids->front()];
+  known.shape = *shape;
+  if (known.cache == nullptr && spec.cache_rows > 0) {
+    known.cache = std::make_shared<worker::RowCache>(spec.dim, spec.cache_rows, spec.cache_staleness);
+  }
   return Table{ids->front(), spec.dim};
 }
 
 Handle Client::PullRows(Table table, std::span<const uint64_t> ids, std::span<float> out, const OpOptions& options) {
-  const absl::StatusOr<TableShape> shape = impl_->Shape(table);
-  if (!shape.ok()) return Ended(shape.status());
-  if (out.size() != ids.size() * shape->dim) return Ended(WrongOutput(*shape, ids.size(), out.size()));
-  auto pull = worker::PrepareRowPull(*shape, ids);
+  const absl::StatusOr<Impl::KnownTable> known = impl_->Known(table);
+  if (!known.ok()) return Ended(known.status());
+  const TableShape& shape = known->shape;
+  if (out.size() != ids.size() * shape.dim) return Ended(WrongOutput(shape, ids.size(), out.size()));
+  if (known->cache != nullptr) return impl_->PullCached(table, *known, ids, out, options);
+  auto pull = worker::PrepareRowPull(shape, ids);
   if (!pull.ok()) return Ended(pull.status());
   RowPullRequest request{.table = table.id, .pull = std::make_shared<const RowPull>(*std::move(pull)), .output = out};
   return impl_->Start(options, [request](WorkerCore& core, TimeNs deadline, const std::shared_ptr<uint64_t>& number,
@@ -106,10 +112,53 @@ Handle Client::PullRows(Table table, std::span<const uint64_t> ids, std::span<fl
   });
 }
 
+Handle Client::PrefetchRows(Table table, std::span<const uint64_t> ids, const OpOptions& options) {
+  const absl::StatusOr<Impl::KnownTable> known = impl_->Known(table);
+  if (!known.ok()) return Ended(known.status());
+  if (known->cache == nullptr) {
+    return Ended(absl::FailedPreconditionError(
+        absl::StrCat("table ", known->shape.name, " has no cache to prefetch into: register it with cache_rows")));
+  }
+  return impl_->PullCached(table, *known, ids, {}, options);
+}
+
+Handle Client::Impl::PullCached(Table table, const KnownTable& known, std::span<const uint64_t> ids,
+                                std::span<float> out, const OpOptions& options) {
+  const size_t dim = known.shape.dim;
+  const uint64_t round = runtime->Call([&] { return runtime->core().NextRound(table.id); });
+  std::vector<float> unused;
+  if (out.empty()) unused.resize(ids.size() * dim);
+  const std::vector<uint32_t> missing = known.cache->Read(ids, round, out.empty() ? std::span<float>(unused) : out);
+  auto lacking = std::make_shared<std::vector<uint64_t>>();
+  for (const uint32_t at : missing) lacking->push_back(ids[at]);
+  if (missing.empty()) return Ended(absl::OkStatus());
+  auto pull = worker::PrepareRowPull(known.shape, *lacking);
+  if (!pull.ok()) return Ended(pull.status());
+  auto rows = std::make_shared<std::vector<float>>(missing.size() * dim);
+  RowPullRequest request{.table = table.id, .pull = std::make_shared<const RowPull>(*std::move(pull)), .output = *rows};
+  return Start(options, [request, rows, lacking, missing, round, dim, out, cache = known.cache](
+                            WorkerCore& core, TimeNs deadline, const std::shared_ptr<uint64_t>& number, DoneFn done,
+                            std::function<void()> released) mutable {
+    request.deadline = deadline;
+    auto keep = [=, done = std::move(done)](const OpResult& result) {
+      if (result.status.ok()) {
+        cache->Put(*lacking, round, *rows);
+        for (size_t i = 0; i < missing.size() && !out.empty(); ++i) {
+          std::copy_n(rows->begin() + static_cast<std::ptrdiff_t>(i * dim), dim,
+                      out.begin() + static_cast<std::ptrdiff_t>(size_t{missing[i]} * dim));
+        }
+      }
+      done(result);
+    };
+    *number = core.PullRows(request, std::move(keep), std::move(released));
+  });
+}
+
 absl::StatusOr<OpRequest> Client::Impl::Prepare(Table table, std::span<const uint64_t> ids,
                                                 std::span<const float> gradients, const OpOptions& options) {
-  absl::StatusOr<TableShape> shape = Shape(table);
-  if (!shape.ok()) return shape.status();
+  const absl::StatusOr<KnownTable> known = Known(table);
+  if (!known.ok()) return known.status();
+  const TableShape* shape = &known->shape;
   auto push = worker::PrepareRowPush(*shape, ids, gradients, *compression::DecoderFor(0));
   if (!push.ok()) return push.status();
   OpRequest request;
@@ -129,8 +178,9 @@ Handle Client::PushRows(Table table, std::span<const uint64_t> ids, std::span<co
 
 Handle Client::PushPullRows(Table table, std::span<const uint64_t> ids, std::span<const float> gradients,
                             std::span<float> out, const OpOptions& options) {
-  const absl::StatusOr<TableShape> shape = impl_->Shape(table);
-  if (!shape.ok()) return Ended(shape.status());
+  const absl::StatusOr<Impl::KnownTable> known = impl_->Known(table);
+  if (!known.ok()) return Ended(known.status());
+  const TableShape* shape = &known->shape;
   if (out.size() != ids.size() * shape->dim) return Ended(WrongOutput(*shape, ids.size(), out.size()));
   auto push = impl_->Prepare(table, ids, gradients, options);
   if (!push.ok()) return Ended(push.status());
@@ -171,8 +221,9 @@ Handle Client::PushPullRows(Table table, std::span<const uint64_t> ids, std::spa
 
 Handle Client::LookupRows(Table table, std::span<const uint64_t> ids, std::span<const uint32_t> offsets,
                           Pooling pooling, std::span<float> out, const OpOptions& options) {
-  const absl::StatusOr<TableShape> shape = impl_->Shape(table);
-  if (!shape.ok()) return Ended(shape.status());
+  const absl::StatusOr<Impl::KnownTable> known = impl_->Known(table);
+  if (!known.ok()) return Ended(known.status());
+  const TableShape* shape = &known->shape;
   const size_t dim = shape->dim;
   if (out.size() != offsets.size() * dim) return Ended(WrongOutput(*shape, offsets.size(), out.size()));
   for (size_t b = 0; b < offsets.size(); ++b) {
