@@ -13,13 +13,17 @@ def size(count):
 
 
 class Progress:
-    """Follows the JSON lines that worker 0 writes; on a terminal one line moves, elsewhere each epoch prints one."""
+    """Follows the JSON lines that worker 0 writes; on a terminal one line moves, elsewhere each test prints one.
 
-    def __init__(self, path, codec, epochs):
-        self._path, self._codec, self._epochs = path, codec, epochs
+    text(record, tested): a subclass's, what a line says. TESTED: the key that has a value where the model was tested.
+    """
+
+    TESTED = ""
+
+    def __init__(self, path):
+        self._path = path
         self._offset, self._rest = 0, ""
         self._terminal = sys.stdout.isatty()
-        self._printed_epoch = 0
 
     def update(self):
         try:
@@ -36,19 +40,11 @@ class Progress:
                 self._show(json.loads(line))
 
     def _show(self, record):
-        end_of_epoch = record.get("test_accuracy") is not None
-        if not end_of_epoch and not self._terminal:
-            return
-        ratio = record["push_raw_bytes"] / max(1, record["push_wire_bytes"])
-        accuracy = record["test_accuracy"] if end_of_epoch else record.get("accuracy", 0.0)
-        form = "  %-10s epoch %2d/%d  loss %.4f  %s accuracy %.4f  step %6.2f ms  pushed %10s  pulled %10s  ratio %6.1f"
-        text = form % (self._codec, record["epoch"], self._epochs, record["loss"], "test" if end_of_epoch else "    ",
-                       accuracy, record["step_ms"], size(record["push_wire_bytes"]), size(record["pull_wire_bytes"]),
-                       ratio)
+        tested = record.get(self.TESTED) is not None
         if self._terminal:
-            sys.stdout.write("\r\x1b[2K" + text)
-        else:
-            sys.stdout.write(text + "\n")
+            sys.stdout.write("\r\x1b[2K" + self.text(record, tested))
+        elif tested:
+            sys.stdout.write(self.text(record, tested) + "\n")
         sys.stdout.flush()
 
     def close(self):
@@ -57,16 +53,39 @@ class Progress:
             sys.stdout.write("\n")
 
 
-def table(runs):
-    """Ratios are against the first run if that is the uncompressed one."""
-    base = runs[0]["wire_bytes_push"] if runs[0]["codec"] == "none" else None
-    head = ("codec", "test accuracy", "seconds", "pushed", "of fp32", "pulled", "steps")
-    rows = [head]
-    for run in runs:
-        share = "%.2f %%" % (100.0 * run["wire_bytes_push"] / base) if base else "-"
-        rows.append((run["codec"], "%.4f" % run["test_accuracy"], "%.1f" % run["seconds"],
-                     size(run["wire_bytes_push"]), share, size(run["wire_bytes_pull"]), str(run["steps"])))
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+class ImageProgress(Progress):
+    TESTED = "test_accuracy"
+
+    def __init__(self, path, codec, epochs):
+        super().__init__(path)
+        self._codec, self._epochs = codec, epochs
+
+    def text(self, record, tested):
+        ratio = record["push_raw_bytes"] / max(1, record["push_wire_bytes"])
+        accuracy = record["test_accuracy"] if tested else record.get("accuracy", 0.0)
+        form = "  %-10s epoch %2d/%d  loss %.4f  %s accuracy %.4f  step %6.2f ms  pushed %10s  pulled %10s  ratio %6.1f"
+        return form % (self._codec, record["epoch"], self._epochs, record["loss"], "test" if tested else "    ",
+                       accuracy, record["step_ms"], size(record["push_wire_bytes"]), size(record["pull_wire_bytes"]),
+                       ratio)
+
+
+class ClickProgress(Progress):
+    TESTED = "test_auc"
+
+    def __init__(self, path, epochs):
+        super().__init__(path)
+        self._epochs = epochs
+
+    def text(self, record, tested):
+        form = "  epoch %2d/%d  step %4d/%d  loss %.4f  test AUC %s  step %6.2f ms  pushed %10s  pulled %10s"
+        return form % (record["epoch"], self._epochs, record["step"], record["steps"], record["loss"],
+                       "%.4f" % record["test_auc"] if tested else "   -  ", record["step_ms"],
+                       size(record["push_wire_bytes"]), size(record["pull_wire_bytes"]))
+
+
+def table(rows):
+    """rows: the head, then the others; cells are text. The first column is flush left."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)
                        for i, (cell, width) in enumerate(zip(row, widths))) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
