@@ -19,6 +19,18 @@ const std::string& Dtype(const proto::TensorSpec& spec) {
   return spec.dtype().empty() ? *fp32 : spec.dtype();
 }
 
+// The rank that has restarted with another flag may be the one that registered first: it is the job and the process that
+// differ, not two ranks.
+absl::Status Differs(uint32_t known_rank, const std::string& known, const proto::TensorSpec& spec, uint32_t rank,
+                     const std::string& mine) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      spec.has_table() ? "table" : "tensor", " \"", spec.name(), "\": this job has ", known,
+      known_rank == rank ? absl::StrCat(" (registered by an earlier process of rank ", rank, ")")
+                         : absl::StrCat(" (registered by rank ", known_rank, ")"),
+      ", this process (rank ", rank, ") has ", mine,
+      "; all workers must build the same model: start it with the flags of the others"));
+}
+
 // Where the next partition goes: by the bytes of lanes, then of their servers, then of the lane's shards.
 class Loads {
  public:
@@ -138,9 +150,7 @@ absl::Status SameSpec(const proto::TensorSpec& known, uint32_t known_rank, const
     const auto text = [](const proto::TensorSpec& s) {
       return s.has_table() ? absl::StrCat("a table {", s.table().ShortDebugString(), "}") : "a tensor";
     };
-    return absl::InvalidArgumentError(absl::StrCat("\"", spec.name(), "\" was registered as ", text(known), " by rank ",
-                                                   known_rank, " and as ", text(spec), " by rank ", rank,
-                                                   "; all workers must build the same model"));
+    return Differs(known_rank, text(known), spec, rank, text(spec));
   }
   if (std::equal(known.shape().begin(), known.shape().end(), spec.shape().begin(), spec.shape().end()) &&
       Dtype(known) == Dtype(spec) && known.kind() == spec.kind())
@@ -148,9 +158,7 @@ absl::Status SameSpec(const proto::TensorSpec& known, uint32_t known_rank, const
   const auto text = [](const proto::TensorSpec& s) {
     return absl::StrCat(ShapeText(s), " ", proto::TensorKind_Name(s.kind()));
   };
-  return absl::InvalidArgumentError(absl::StrCat("tensor \"", spec.name(), "\" was registered as ", text(known),
-                                                 " by rank ", known_rank, " and as ", text(spec), " by rank ", rank,
-                                                 "; all workers must build the same model"));
+  return Differs(known_rank, text(known), spec, rank, text(spec));
 }
 
 uint64_t PartitionsOf(const proto::TensorSpec& spec, uint64_t elements, const proto::Plan& plan) {

@@ -164,6 +164,13 @@ TEST(SameSpec, ATableWithOtherParametersIsNamed) {
   EXPECT_FALSE(SameSpec(TableOf(8), 0, Spec({8}), 1).ok());
 }
 
+TEST(SameSpec, AMismatchNamesTheJobAndThisProcessAlsoWhereBothAreOneRank) {
+  const std::string text(SameSpec(Spec({12, 32}), 1, Spec({12, 33}), 1).message());
+  EXPECT_NE(text.find("this job has 12x32"), std::string::npos) << text;
+  EXPECT_NE(text.find("an earlier process of rank 1"), std::string::npos) << text;
+  EXPECT_NE(text.find("this process (rank 1) has 12x33"), std::string::npos) << text;
+}
+
 TEST(SameSpec, IgnoresPriorityAndNothingElse) {
   proto::TensorSpec a = Spec({2, 3}), b = a;
   b.set_priority(9);

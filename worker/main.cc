@@ -70,12 +70,17 @@ absl::StatusOr<std::unique_ptr<Client>> Connect(const Launch& launch) {
 }
 
 // The end of a training, good or bad. Ends the client, which must come before the end of what owns the buffers.
+// in_course: the failure came in the course of training, not from this process's own options or data.
 template <typename TrainingResult>
-int Conclude(const Launch& launch, const absl::StatusOr<TrainingResult>& result, std::unique_ptr<Client>* client) {
+int Conclude(const Launch& launch, bool in_course, const absl::StatusOr<TrainingResult>& result,
+             std::unique_ptr<Client>* client) {
   if (!result.ok()) {
     launch.log.Error(result.status().ToString());
-    // What no restart cures fails the job; after anything else this worker may be started again.
-    if (absl::IsInvalidArgument(result.status())) (void)(*client)->Abort(std::string(result.status().message()));
+    // What no restart cures fails the job. After anything else this worker may be started again: the job waits for it,
+    // however often somebody mistypes a flag.
+    if (in_course && absl::IsInvalidArgument(result.status())) {
+      (void)(*client)->Abort(std::string(result.status().message()));
+    }
     client->reset();
     return launch.stop->stopped() ? kStoppedExitCode : 1;
   }
@@ -103,11 +108,12 @@ int TrainDense(const Launch& launch) {
   if (!client.ok()) return Fail(launch.log, client.status());
   launch.stop->set_exit_at_once(false);
   Training training(launch.options, Snapshots(launch.loaded), &*task, client->get(), launch.stop);
-  return Conclude(launch, training.Run(), &*client);
+  const absl::StatusOr<TrainResult> result = training.Run();
+  return Conclude(launch, training.registered(), result, &*client);
 }
 
-// A worker's share of the data depends on its rank, so it connects first. Data that cannot be read fails the job then:
-// the others would wait for this worker.
+// A worker's share of the data depends on its rank, so it connects first. Data that cannot be read ends this process and
+// not the job, which waits for the rank to come with the right --data.
 int TrainSparse(const Launch& launch) {
   if (absl::Status usable = CheckSparseFiles(launch.options); !usable.ok()) return Fail(launch.log, usable);
   absl::StatusOr<std::unique_ptr<Client>> client = Connect(launch);
@@ -116,10 +122,7 @@ int TrainSparse(const Launch& launch) {
   const auto begun = std::chrono::steady_clock::now();
   absl::StatusOr<SparseTask> task = LoadSparseTask(launch.options, static_cast<uint32_t>((*client)->rank()),
                                                    static_cast<uint32_t>((*client)->world_size()));
-  if (!task.ok()) {
-    (void)(*client)->Abort(std::string(task.status().message()));
-    return Fail(launch.log, task.status());
-  }
+  if (!task.ok()) return Fail(launch.log, task.status());
   launch.log.Info("loaded ", task->train.rows(), " of ", task->train.examples_in_file, " examples to train on and ",
                   task->test.rows(), " to test, in ",
                   std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count(), " s");
@@ -130,7 +133,8 @@ int TrainSparse(const Launch& launch) {
   }
   launch.stop->set_exit_at_once(false);
   SparseTraining training(launch.options, Snapshots(launch.loaded), &*task, client->get(), launch.stop);
-  return Conclude(launch, training.Run(), &*client);
+  const absl::StatusOr<SparseTrainResult> result = training.Run();
+  return Conclude(launch, training.registered(), result, &*client);
 }
 
 int Main(int argc, char** argv) {

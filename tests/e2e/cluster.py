@@ -99,6 +99,17 @@ class Process:
             self._fail("it ended with %d instead of %d" % (self._child.returncode, code))
         return self._child.returncode
 
+    def ends_before(self, other, deadline=DEADLINE):
+        """Waits until one of the two has ended: whether it is this one."""
+        end = time.monotonic() + deadline
+        while self.running() and other.running():
+            if time.monotonic() > end:
+                self._fail("neither it nor %s ended within %g s" % (other.name, deadline))
+            with self._changed:
+                if not self._ended:
+                    self._changed.wait(0.1)
+        return not self.running()
+
     def running(self):
         with self._changed:
             return not self._ended

@@ -133,14 +133,36 @@ class Peers(TestCase):
 
     def test_tensor_registered_differently(self):
         with Cluster(servers=1) as cluster:
-            workers = [cluster.start_worker(rank, train_args(cluster, hidden=32 + rank)) for rank in (0, 1)]
+            arguments = [train_args(cluster, hidden=32 + rank) for rank in (0, 1)]
+            workers = [cluster.start_worker(rank, arguments[rank]) for rank in (0, 1)]
             # Whoever comes second is told which tensor, and both shapes.
-            codes = [worker.wait(code=None) for worker in workers]
-            said = workers[0].output() + workers[1].output()
-            self.assertIn(1, codes)
+            second = next(rank for rank in (0, 1) if workers[rank].ends_before(workers[1 - rank]))
+            workers[second].wait(1)
+            said = workers[second].output()
             self.assertIn("layer0.weight", said)
-            self.assertIn("12x32", said)
-            self.assertIn("12x33", said)
+            self.assertIn("this job has 12x%d" % (32 + 1 - second), said)
+            self.assertIn("this process (rank %d) has 12x%d" % (second, 32 + second), said)
+            # The first one waits for it to come back as it should have been.
+            again = cluster.start_worker(second, arguments[1 - second])
+            for worker in (workers[1 - second], again):
+                worker.wait()
+
+    def test_a_mistyped_flag_at_a_restart_ends_that_process_alone(self):
+        with Cluster(servers=1) as cluster:
+            arguments = train_args(cluster, epochs=20, data__snapshot_dir=cluster.path("snapshots"))
+            workers = [cluster.start_worker(rank, arguments) for rank in (0, 1)]
+            workers[1].wait_for(step_pattern(30))
+            workers[1].kill()
+            for mistyped, text in (("--hidden=16", "this job has 12x32"), ("--batch=100000", "batch"),
+                                   ("--data=" + cluster.path("dota.csv"), "no such file")):
+                again = cluster.start_worker(1, arguments + [mistyped])
+                again.wait(1)
+                self.assertIn(text, again.output())
+                self.assertTrue(workers[0].running(), mistyped)
+            workers[1] = cluster.start_worker(1, arguments)
+            for worker in workers:
+                worker.wait()
+            self.assertEqual(cluster.result(0)["params_hash"], cluster.result(1)["params_hash"])
 
     def test_job_configured_differently(self):
         with Cluster(servers=1) as cluster:

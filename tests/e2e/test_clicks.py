@@ -180,9 +180,9 @@ class Files(TestCase):
             with self.subTest(rank=rank), Cluster(servers=1) as cluster:
                 path = write_svm(cluster.path("data.svm"), broken=line)
                 workers = [cluster.start_worker(r, arguments(cluster, data=path)) for r in (0, 1)]
-                for worker in workers:   # the other one is told why, instead of waiting
-                    worker.wait(1)
-                    self.assertIn("%s:%d" % (path, line), worker.output())
+                workers[rank].wait(1)
+                self.assertIn("%s:%d" % (path, line), workers[rank].output())
+                self.assertTrue(workers[1 - rank].running())   # waits for the rank to come with a better file
 
     def test_malformed_lines_are_counted_up_to_a_bound(self):
         with Cluster(servers=1) as cluster:

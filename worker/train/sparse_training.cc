@@ -51,6 +51,7 @@ absl::StatusOr<SparseTrainResult> SparseTraining::Run() {
   progress_.emplace(std::move(progress));
   total_steps_ = TotalSteps(options_, sampler_->steps_per_epoch());
   SLUICE_RETURN_IF_ERROR(Register());
+  registered_ = true;
   SLUICE_RETURN_IF_ERROR(Begin());
   started_ = reported_ = Clock::now();
   for (;;) {

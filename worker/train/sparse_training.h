@@ -48,6 +48,8 @@ class SparseTraining {
 
   // CANCELLED if a signal ended it: a restart goes on from there. After an error the client must end before this does.
   absl::StatusOr<SparseTrainResult> Run();
+  // The job has this worker's tensors: what fails from then on is the training's doing.
+  bool registered() const { return registered_; }
 
  private:
   // A step to come: its batch and the rows of it. `rows` is Sluice's while `pull` runs.
@@ -108,6 +110,7 @@ class SparseTraining {
   std::optional<ShareSampler> sampler_;
   std::optional<ProgressWriter> progress_;
   uint64_t next_step_ = 0, total_steps_ = 0;
+  bool registered_ = false;
 
   std::vector<Slot> slots_;     // ahead + 1: of the step that runs and of those to come
   std::vector<Pushed> pushed_;  // ahead

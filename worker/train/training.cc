@@ -46,6 +46,7 @@ absl::StatusOr<TrainResult> Training::Run() {
               options_.steps);
   }
   SLUICE_RETURN_IF_ERROR(Register());
+  registered_ = true;
   SLUICE_RETURN_IF_ERROR(Begin());
   started_ = reported_ = Clock::now();
   while (next_step_ < total_steps_) {

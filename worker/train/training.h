@@ -42,6 +42,8 @@ class Training {
 
   // CANCELLED if a signal ended it: a restart goes on from there.
   absl::StatusOr<TrainResult> Run();
+  // The job has this worker's tensors: what fails from then on is the training's doing.
+  bool registered() const { return registered_; }
 
  private:
   absl::Status Register();
@@ -71,6 +73,7 @@ class Training {
   std::optional<Sampler> sampler_;
   std::optional<ProgressWriter> progress_;
   uint64_t next_step_ = 0, total_steps_ = 0;
+  bool registered_ = false;
   uint64_t skipped_steps_ = 0;
   BatchBuffer batch_;
   absl::Status hook_status_;      // of what went on inside the model's hooks
