@@ -24,8 +24,8 @@ class Tables(unittest.TestCase):
         self.calls("--data.transport=tcp")
 
     def test_in_small_stripes_with_little_memory(self):
-        small = ["--data.stripe_bytes=1000", "--data.eager_bytes=64"]
-        self.calls("--data.transport=tcp", *small, server_args=small + ["--data.pool_bytes=4MiB"])
+        small = ["--data.stripe_bytes=4096", "--data.eager_bytes=64"]
+        self.calls("--data.transport=tcp", *small, server_args=small + ["--data.pool_bytes=16MiB"])
 
 
 if __name__ == "__main__":
