@@ -11,6 +11,7 @@
 #include "server/job.h"
 #include "server/peers.h"
 #include "server/reply.h"
+#include "server/table_stats.h"
 #include "transport/stream/stream_receiver.h"
 
 namespace sluice::server {
@@ -133,6 +134,12 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
       stats.waiting_for = waiting;
     }
     return stats;
+  }
+
+  std::vector<TableStats> table_stats() const override {
+    std::vector<TableStats> tables;
+    for (const auto& [number, job] : jobs_) job->AddTableStats(&tables);
+    return tables;
   }
 
   // --- transport::Handler

@@ -23,6 +23,7 @@
 namespace sluice::server {
 
 class TableSegment;
+struct TableStats;
 
 // What happened, for the history that tests/sim replays, and for traces. Spans are valid during the call only.
 struct ContributionRecord {
@@ -88,6 +89,9 @@ class ServerCore : public transport::Handler {
   virtual void OnTurnEnd() = 0;   // after each burst of events: flushes fused replies, grants
   virtual void ReportState(uint32_t job, proto::Heartbeat* heartbeat) const = 0;
   virtual ServerCoreStats stats() const = 0;
+  // Of the tables with segments on this lane, by job and tensor (server/table_stats.h). It looks at every segment and sorts its
+  // hot ids: for now and then.
+  virtual std::vector<TableStats> table_stats() const = 0;
 };
 
 }  // namespace sluice::server

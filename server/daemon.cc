@@ -280,6 +280,7 @@ void Daemon::FillHeartbeat(proto::Heartbeat* heartbeat) {
     heartbeat->set_wire_bytes_out(heartbeat->wire_bytes_out() + stats.wire_out);
     if (heartbeat->waiting_for().empty()) heartbeat->set_waiting_for(stats.core.waiting_for);
   }
+  FillTables(Tables(), heartbeat);
   const bool ready = report_.request != 0 && report_.lanes_missing == 0 &&
                      report_.request == heartbeat->report_request();
   if (!ready) {
@@ -290,9 +291,18 @@ void Daemon::FillHeartbeat(proto::Heartbeat* heartbeat) {
   report_ = Report{};
 }
 
+std::vector<TableStats> Daemon::Tables() const {
+  std::vector<TableStats> all;
+  for (const auto& lane : lanes_) {
+    if (const auto tables = lane->stats().tables; tables != nullptr) MergeTables(*tables, &all);
+  }
+  return all;
+}
+
 // --- metrics
 
 void Daemon::AddMetrics() {
+  registry_.AddSampler([this](MetricSamples* out) { SampleTables(Tables(), out); });
   registry_.AddSampler([this](MetricSamples* out) {
     for (size_t i = 0; i < lanes_.size(); ++i) {
       const LaneStats stats = lanes_[i]->stats();

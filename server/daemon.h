@@ -30,6 +30,7 @@
 #include "server/grpc_service.h"
 #include "server/lane.h"
 #include "server/plan_store.h"
+#include "server/table_stats.h"
 #include "transport/control/grpc_session.h"
 #include "transport/control/member_core.h"
 
@@ -52,6 +53,7 @@ class Daemon final : private control::MemberCore::Listener {
   absl::Status WritePortFile() const;
   void AddMetrics();
   proto::Register Identity() const;
+  std::vector<TableStats> Tables() const;           // of all lanes
 
   // Loop 0.
   void Begin(Signals* signals);

@@ -95,6 +95,7 @@ class Job {
   std::string WaitingFor() const;         // for people, or ""
   uint64_t OldestOpenRound() const;
   uint64_t state_bytes() const;           // besides blocks
+  void AddTableStats(std::vector<TableStats>* tables) const;   // by tensor
 
  private:
   Partition* Find(uint32_t partition) const;

@@ -19,6 +19,7 @@ using transport::PeerRole;
 
 constexpr TimeNs kTick = 20 * kMillisecond;
 constexpr uint64_t kPublishTicks = 5;
+constexpr uint64_t kTableTicks = 25;   // a multiple of it; no more often than heartbeats carry them
 constexpr TimeNs kFarewell = 500 * kMillisecond;   // for peers to be told that the links end
 
 transport::AutoOptions EndpointOptions(const LaneOptions& options) {
@@ -137,6 +138,7 @@ void Lane::Join() {
 
 void Lane::Tick() {
   if (!stopping_) core_->OnTick();
+  if (ticks_ % kTableTicks == 0) tables_ = std::make_shared<const std::vector<TableStats>>(core_->table_stats());
   if (ticks_++ % kPublishTicks == 0) Publish();
   loop_->After(kTick, [this] { Tick(); });
 }
@@ -144,6 +146,7 @@ void Lane::Tick() {
 void Lane::Publish() {
   LaneStats stats;
   stats.core = core_->stats();
+  stats.tables = tables_;
   stats.wire_in = closed_in_;
   stats.wire_out = closed_out_;
   stats.links = links_.size();

@@ -12,6 +12,7 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -23,6 +24,7 @@
 #include "proto/plan.pb.h"
 #include "server/core.h"
 #include "server/lane_trace.h"
+#include "server/table_stats.h"
 #include "transport/loop.h"
 #include "transport/transport.h"
 
@@ -42,6 +44,7 @@ struct LaneStats {
   uint64_t wire_in = 0, wire_out = 0;         // bytes, as the transport counts them
   uint64_t links = 0;
   uint64_t refused_peers = 0;
+  std::shared_ptr<const std::vector<TableStats>> tables;   // by job and tensor; null before the first look at them
 };
 
 class Lane final : private transport::Handler {
@@ -91,6 +94,7 @@ class Lane final : private transport::Handler {
   std::unordered_map<transport::LinkId, LinkState> links_;
   uint64_t closed_in_ = 0, closed_out_ = 0;   // bytes of links that are gone
   uint64_t refused_peers_ = 0;
+  std::shared_ptr<const std::vector<TableStats>> tables_;   // as last published
   LogLimit refused_limit_;
   uint64_t ticks_ = 0;
   bool stopping_ = false;
