@@ -1,5 +1,7 @@
 #include "worker/client.h"
 
+#include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -10,6 +12,15 @@
 
 namespace sluice {
 namespace {
+
+constexpr size_t kMaxBufferElements = std::numeric_limits<ptrdiff_t>::max() / sizeof(float);
+
+// Of an operation, in nanoseconds; 0 = none. Whoever says milliseconds::max() means no limit.
+TimeNs Timeout(const OpOptions& options, uint32_t default_ms) {
+  const int64_t ms = options.timeout.has_value() ? options.timeout->count() : int64_t{default_ms};
+  constexpr TimeNs kMost = std::numeric_limits<TimeNs>::max() / 2;
+  return ms > kMost / kMillisecond ? 0 : std::max<int64_t>(ms, 0) * kMillisecond;
+}
 
 Status Misuse(std::string text) { return Status(Code::kFailedPrecondition, std::move(text)); }
 
@@ -115,6 +126,10 @@ Result<std::vector<Tensor>> Client::RegisterTensors(const std::vector<TensorSpec
 }
 
 Result<Buffer> Client::AllocateBuffer(size_t elements) {
+  if (elements > kMaxBufferElements) {
+    return Status(Code::kInvalidArgument, absl::StrCat("a buffer of ", elements, " elements: at most ",
+                                                       kMaxBufferElements, " can be addressed"));
+  }
   absl::StatusOr<std::shared_ptr<std::byte>> memory =
       impl_->runtime->endpoint().Allocate(std::max<size_t>(elements, 1) * sizeof(float));
   if (!memory.ok()) return FromAbsl(memory.status());
@@ -127,9 +142,7 @@ uint64_t Client::NextRound(Tensor tensor) const {
 
 Handle Client::Impl::Start(const OpOptions& options, StartFn start) {
   auto state = std::make_shared<Handle::State>();
-  const uint32_t default_timeout = runtime->config().data().op_timeout_ms();
-  const TimeNs timeout =
-      options.timeout.has_value() ? options.timeout->count() * kMillisecond : default_timeout * kMillisecond;
+  const TimeNs timeout = Timeout(options, runtime->config().data().op_timeout_ms());
   const TimeNs deadline = timeout > 0 ? runtime->clock().Now() + timeout : 0;
   // The operation's number is known on the loop only; whoever cancels asks there.
   auto number = std::make_shared<uint64_t>(0);

@@ -58,6 +58,11 @@ Handle Ended(const absl::Status& status) {
   return Handle(std::move(state));
 }
 
+// Whether `values` hold so many rows; the product may be more than a size_t.
+bool Holds(size_t values, size_t rows, size_t dim) {
+  return dim == 0 ? values == 0 : values % dim == 0 && values / dim == rows;
+}
+
 absl::Status WrongOutput(const TableShape& table, size_t rows, size_t values) {
   return absl::InvalidArgumentError(absl::StrCat("table ", table.name, ": ", rows, " rows of ", table.dim,
                                                  " values do not fit an output of ", values));
@@ -100,7 +105,7 @@ Handle Client::PullRows(Table table, std::span<const uint64_t> ids, std::span<fl
   const absl::StatusOr<Impl::KnownTable> known = impl_->Known(table);
   if (!known.ok()) return Ended(known.status());
   const TableShape& shape = known->shape;
-  if (out.size() != ids.size() * shape.dim) return Ended(WrongOutput(shape, ids.size(), out.size()));
+  if (!Holds(out.size(), ids.size(), shape.dim)) return Ended(WrongOutput(shape, ids.size(), out.size()));
   if (known->cache != nullptr) return impl_->PullCached(table, *known, ids, out, options);
   auto pull = worker::PrepareRowPull(shape, ids);
   if (!pull.ok()) return Ended(pull.status());
@@ -181,7 +186,7 @@ Handle Client::PushPullRows(Table table, std::span<const uint64_t> ids, std::spa
   const absl::StatusOr<Impl::KnownTable> known = impl_->Known(table);
   if (!known.ok()) return Ended(known.status());
   const TableShape* shape = &known->shape;
-  if (out.size() != ids.size() * shape->dim) return Ended(WrongOutput(*shape, ids.size(), out.size()));
+  if (!Holds(out.size(), ids.size(), shape->dim)) return Ended(WrongOutput(*shape, ids.size(), out.size()));
   auto push = impl_->Prepare(table, ids, gradients, options);
   if (!push.ok()) return Ended(push.status());
   auto pull = worker::PrepareRowPull(*shape, ids);
@@ -225,7 +230,7 @@ Handle Client::LookupRows(Table table, std::span<const uint64_t> ids, std::span<
   if (!known.ok()) return Ended(known.status());
   const TableShape* shape = &known->shape;
   const size_t dim = shape->dim;
-  if (out.size() != offsets.size() * dim) return Ended(WrongOutput(*shape, offsets.size(), out.size()));
+  if (!Holds(out.size(), offsets.size(), dim)) return Ended(WrongOutput(*shape, offsets.size(), out.size()));
   for (size_t b = 0; b < offsets.size(); ++b) {
     const size_t end = b + 1 < offsets.size() ? offsets[b + 1] : ids.size();
     if (offsets[b] > end) {

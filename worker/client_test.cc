@@ -290,6 +290,31 @@ TEST(ClientTest, BroadcastPushPullAndMisuse) {
   EXPECT_FALSE(none->has_value());
 }
 
+TEST(ClientTest, ABufferWhoseBytesWrapAroundIsRefusedWithItsNumber) {
+  Job job(1);
+  auto client = job.Connect(0);
+  ASSERT_TRUE(client.ok());
+  for (const size_t elements : {(size_t{1} << 62) + 4, size_t{1} << 62, SIZE_MAX}) {
+    const auto buffer = (*client)->AllocateBuffer(elements);
+    ASSERT_FALSE(buffer.ok()) << elements;
+    EXPECT_EQ(buffer.status().code(), Code::kInvalidArgument);
+    EXPECT_THAT(buffer.status().message(), testing::HasSubstr(absl::StrCat(elements)));
+  }
+}
+
+TEST(ClientTest, ATimeoutBeyondAllTimeIsNoLimit) {
+  Job job(1);
+  auto client = job.Connect(0);
+  ASSERT_TRUE(client.ok());
+  auto w = (*client)->RegisterTensor({.name = "w", .shape = {10}});
+  ASSERT_TRUE(w.ok());
+  const std::vector<float> ones(10, 1.0f);
+  for (const auto timeout : {std::chrono::milliseconds::max(), std::chrono::milliseconds(INT64_MAX / 1000000)}) {
+    const auto pushed = (*client)->Push(*w, ones, {.priority = {}, .timeout = timeout}).Wait();
+    EXPECT_TRUE(pushed.ok()) << pushed.status().ToString();
+  }
+}
+
 TEST(ClientTest, NextLifeContinuesFromTheSnapshot) {
   const std::string directory = testing::TempDir() + "/client_test_snapshots";
   std::filesystem::remove_all(directory);
