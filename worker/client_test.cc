@@ -315,6 +315,24 @@ TEST(ClientTest, ATimeoutBeyondAllTimeIsNoLimit) {
   }
 }
 
+TEST(ClientTest, ABroadcastWhoseRootIsNoRankIsRefused) {
+  Job job(2);
+  auto client = job.Connect(0);
+  ASSERT_TRUE(client.ok());
+  auto w = (*client)->RegisterTensor({.name = "w", .shape = {10}});
+  ASSERT_TRUE(w.ok());
+  std::vector<float> values(10, 1.0f);
+  for (const int root : {7, 2, -1}) {
+    const auto info = (*client)->Broadcast(*w, values, root).Wait();
+    ASSERT_FALSE(info.ok()) << root;
+    EXPECT_EQ(info.status().code(), Code::kInvalidArgument);
+    EXPECT_THAT(info.status().message(),
+                testing::HasSubstr(absl::StrCat("root ", root, ", but ranks go from 0 to 1")));
+  }
+  EXPECT_EQ((*client)->NextRound(*w), 0u);
+  EXPECT_EQ(values, std::vector<float>(10, 1.0f));
+}
+
 TEST(ClientTest, NextLifeContinuesFromTheSnapshot) {
   const std::string directory = testing::TempDir() + "/client_test_snapshots";
   std::filesystem::remove_all(directory);

@@ -139,6 +139,7 @@ void CoreImpl::OnPlan(const proto::Plan& plan) {
   }
   plan_ = plan;
   planned_ = true;
+  ops_.set_ranks(plan.config().workers());
   env_.plan_version = plan.version();
   const proto::OptimizerConfig& optimizer = plan.config().optimizer();
   env_.optimizer = !optimizer.kind().empty() && optimizer.kind() != "none";

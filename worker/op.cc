@@ -63,6 +63,12 @@ absl::Status OpQueue::Check(const TensorState* tensor, const OpRequest& request)
                                                    request.rows == nullptr ? 0 : request.rows->parts.size(),
                                                    " segments, the table has ", tensor->partitions.size()));
   }
+  // Without a root everybody would contribute presence alone, and the round would make the parameters zeros.
+  if (request.kind == OpKind::kBroadcast && request.root >= ranks_) {
+    return absl::InvalidArgumentError(absl::StrCat("broadcast of tensor ", tensor->spec.name(), ": root ",
+                                                   static_cast<int32_t>(request.root), ", but ranks go from 0 to ",
+                                                   ranks_ - 1));
+  }
   const bool push = request.kind == OpKind::kPush || request.kind == OpKind::kPushPull;
   const bool root = request.kind == OpKind::kBroadcast && request.root == rank_;
   const auto wrong = [&](const char* what, size_t size) {

@@ -78,6 +78,7 @@ class OpQueue {
 
   void set_skip_nonfinite(bool skip) { skip_nonfinite_ = skip; }
   void set_rank(uint32_t rank) { rank_ = rank; }
+  void set_ranks(uint32_t ranks) { ranks_ = ranks; }
 
   TensorState* AddTensor(std::unique_ptr<TensorState> tensor);
   TensorState* Find(uint32_t id);
@@ -116,7 +117,7 @@ class OpQueue {
 
   Env env_;
   bool skip_nonfinite_ = false;
-  uint32_t rank_ = 0;
+  uint32_t rank_ = 0, ranks_ = 0;  // this worker's, and how many there are
   std::map<uint32_t, std::unique_ptr<TensorState>> tensors_;
   std::unordered_map<std::string, TensorState*> by_name_;
   std::unordered_map<uint64_t, Op*> by_id_;
