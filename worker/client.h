@@ -248,7 +248,9 @@ class Client {
   Result<std::optional<std::vector<std::byte>>> RestoreSnapshot();
 
   ClientStats stats() const;
-  Status Finish();                       // leaves in order, when every operation is done
+  // Leaves in order, when every operation is done. After an error that ended this client (every operation returns it)
+  // the worker leaves as failed instead, as Abort does, and Finish returns that error.
+  Status Finish();
   // This worker cannot go on, and nor can the job: it fails, and the other workers are told why. (A worker that just
   // ends is lost instead, and may be started again.)
   Status Abort(const std::string& why);

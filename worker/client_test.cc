@@ -102,6 +102,10 @@ class Job {
   }
 
   ServerThread& server() { return server_; }
+  std::vector<proto::Leave> leaves() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return leaves_;
+  }
   void set_running(bool running) { running_ = running; }
 
  private:
@@ -145,6 +149,7 @@ class Job {
     } else if (message.has_barrier()) {
       answers[0].mutable_done()->set_request(message.barrier().request());
     } else if (message.has_leave()) {
+      leaves_.push_back(message.leave());
       answers[0].mutable_done()->set_request(message.leave().request());
     } else {
       return {};
@@ -177,6 +182,7 @@ class Job {
   std::atomic<bool> running_{true};
   std::mutex mutex_;
   proto::Plan plan_;  // guarded by mutex_, as the rest
+  std::vector<proto::Leave> leaves_;
   uint32_t partitions_ = 0;
 };
 
@@ -331,6 +337,24 @@ TEST(ClientTest, ABroadcastWhoseRootIsNoRankIsRefused) {
   }
   EXPECT_EQ((*client)->NextRound(*w), 0u);
   EXPECT_EQ(values, std::vector<float>(10, 1.0f));
+}
+
+TEST(ClientTest, FinishAfterAFatalErrorReturnsItAndLeavesAsFailed) {
+  Job job(1);
+  auto client = job.Connect(0);
+  ASSERT_TRUE(client.ok());
+  auto w = (*client)->RegisterTensor({.name = "w", .shape = {10}});
+  ASSERT_TRUE(w.ok());
+  job.server().Run([](worker::FakeServer& server) { server.refuse = absl::InternalError("row 3 is lost"); });
+  const std::vector<float> ones(10, 1.0f);
+  EXPECT_EQ((*client)->Push(*w, ones).Wait().status().code(), Code::kInternal);
+  const Status finished = (*client)->Finish();
+  EXPECT_EQ(finished.code(), Code::kInternal);
+  EXPECT_THAT(finished.message(), testing::HasSubstr("row 3 is lost"));
+  const std::vector<proto::Leave> leaves = job.leaves();
+  ASSERT_EQ(leaves.size(), 1u);
+  EXPECT_TRUE(leaves[0].failed());
+  EXPECT_THAT(leaves[0].why(), testing::HasSubstr("row 3 is lost"));
 }
 
 TEST(ClientTest, NextLifeContinuesFromTheSnapshot) {

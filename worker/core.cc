@@ -128,12 +128,14 @@ void CoreImpl::OnPlan(const proto::Plan& plan) {
   }
   for (const proto::WorkerInfo& worker : plan.workers()) {
     if (worker.rank() != env_.rank || worker.incarnation() <= env_.incarnation) continue;
+    over_ = true;
     Fail(absl::AbortedError(absl::StrCat("rank ", env_.rank, " was taken over by ", worker.address(), " (incarnation ",
                                          worker.incarnation(), " after ", env_.incarnation,
                                          "); this process must end")));
     return;
   }
   if (plan.state() == proto::JOB_FAILED) {
+    over_ = true;
     Fail(absl::AbortedError(absl::StrCat("job ", plan.config().name(), " has failed: ", plan.why())));
     return;
   }
@@ -190,6 +192,7 @@ void CoreImpl::OnRefused(const absl::Status& status) {
 
 void CoreImpl::OnShutdown(const std::string& why) {
   if (leaving_) return;
+  over_ = true;
   Fail(absl::UnavailableError(absl::StrCat("the scheduler ended the job: ", why)));
 }
 
@@ -280,9 +283,16 @@ void CoreImpl::Barrier(std::string name, std::function<void(absl::Status)> done)
 }
 
 void CoreImpl::Leave(bool failed, std::string why, std::function<void(absl::Status)> done) {
-  if (refused_) {
-    done(failed_);  // the scheduler does not speak to us any more
+  if (refused_ || over_) {
+    done(failed_);  // the scheduler does not speak to us any more, or has ended this life already
     return;
+  }
+  if (!failed && !failed_.ok()) {
+    // In order is not possible any more. Nobody waits for a worker that says so itself, and the job must not count it
+    // as finished.
+    failed = true;
+    why = failed_.ToString();
+    done = [why = failed_, done = std::move(done)](const absl::Status&) { done(why); };
   }
   leaving_ = true;
   leave_ = Asked{clock_->Now(), std::move(done)};

@@ -128,6 +128,8 @@ class WorkerCore : public transport::Handler, public control::MemberCore::Listen
                             std::function<void()> released) = 0;
   virtual void Cancel(uint64_t op) = 0;           // stops waiting: done(CANCELLED) comes at once, the push goes on
   virtual void Barrier(std::string name, std::function<void(absl::Status)> done) = 0;
+  // Not failed: in order, for a worker that has done all. After an error that ended this core it leaves as failed
+  // nonetheless, with that error as the reason, and done gets it.
   virtual void Leave(bool failed, std::string why, std::function<void(absl::Status)> done) = 0;
 
   // State of this worker between steps (no operation unfinished, else FAILED_PRECONDITION): rounds, residuals,

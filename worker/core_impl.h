@@ -130,6 +130,7 @@ class CoreImpl final : public WorkerCore {
   std::optional<Asked> leave_;
   absl::Status failed_;
   bool refused_ = false;                       // by the scheduler, for good
+  bool over_ = false;                          // the scheduler said so: the job failed, another process has the rank, …
   TimeNs last_stall_report_ = 0;
   TimeNs next_stall_check_ = 0;
   TimeNs report_window_ = 0;  // Report: at most kReportsPerWindow a second
