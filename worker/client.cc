@@ -217,14 +217,23 @@ Status Client::Barrier(const std::string& name) {
       [&](std::function<void(absl::Status)> done) { impl_->runtime->core().Barrier(name, std::move(done)); }));
 }
 
+std::string Client::Impl::SnapshotName() const {
+  return absl::StrFormat("%s-%016x-rank%d.snapshot", runtime->config().job().name(), job_uid, rank);
+}
+
+std::string Client::snapshot_path() const {
+  const std::string& directory = impl_->runtime->config().data().snapshot_dir();
+  return directory.empty() ? "" : absl::StrCat(directory, "/", impl_->SnapshotName());
+}
+
 Result<worker::SnapshotFile*> Client::Impl::SnapshotOnDisk() {
   if (!snapshot.has_value()) {
     const proto::Config& config = runtime->config();
     if (config.data().snapshot_dir().empty()) {
       return Misuse("data.snapshot_dir is not set: there is no place for snapshots");
     }
-    absl::StatusOr<worker::SnapshotFile> file = worker::SnapshotFile::Open(
-        config.data().snapshot_dir(), absl::StrFormat("%s-%016x-rank%d.snapshot", config.job().name(), job_uid, rank));
+    absl::StatusOr<worker::SnapshotFile> file =
+        worker::SnapshotFile::Open(config.data().snapshot_dir(), SnapshotName());
     if (!file.ok()) return FromAbsl(file.status());
     snapshot.emplace(*std::move(file));
   }

@@ -246,6 +246,8 @@ class Client {
   Status SaveSnapshot(std::span<const std::byte> user_state);
   // After RegisterTensors: the newest snapshot of this job and rank, restored; nullopt if there is none.
   Result<std::optional<std::vector<std::byte>>> RestoreSnapshot();
+  // Where this worker's snapshots lie, for messages: PATH.0 and PATH.1. "" without data.snapshot_dir.
+  std::string snapshot_path() const;
 
   ClientStats stats() const;
   // Leaves in order, when every operation is done. After an error that ended this client (every operation returns it)

@@ -71,6 +71,7 @@ struct Client::Impl {
   Handle Start(const OpOptions& options, StartFn start);
   Handle Submit(worker::OpRequest request, const OpOptions& options);
   Result<worker::SnapshotFile*> SnapshotOnDisk();  // with mutex held
+  std::string SnapshotName() const;
   absl::StatusOr<KnownTable> Known(Table table);
   // Through the cache, if there is one; out empty: into the cache alone.
   Handle PullCached(Table table, const KnownTable& known, std::span<const uint64_t> ids, std::span<float> out,

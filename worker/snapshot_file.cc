@@ -137,9 +137,14 @@ absl::Status SnapshotFile::Write(ConstBytes core, ConstBytes user) {
 
 absl::StatusOr<std::optional<SnapshotFile::Content>> SnapshotFile::ReadNewest() const {
   std::optional<Found> newest;
+  int damaged = 0;
   for (int fd : fds_) {
     std::optional<Found> found = ReadOne(fd);
+    if (struct stat file {}; !found.has_value() && fstat(fd, &file) == 0 && file.st_size > 0) ++damaged;
     if (found.has_value() && (!newest.has_value() || found->sequence > newest->sequence)) newest = std::move(found);
+  }
+  if (damaged == 2) {
+    return absl::DataLossError(absl::StrCat(path_, ".0 and .1: both files of the snapshot are damaged"));
   }
   if (!newest.has_value()) return std::nullopt;
   return std::move(newest->content);

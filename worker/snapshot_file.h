@@ -30,7 +30,8 @@ class SnapshotFile {
   ~SnapshotFile();
 
   absl::Status Write(ConstBytes core, ConstBytes user);
-  // The newer of the two that is whole; nullopt if none is.
+  // The newer of the two that is whole. nullopt if no snapshot was ever completed: one file at most has anything in it.
+  // DATA_LOSS if both have and neither is whole, which no kill of this process leaves behind.
   absl::StatusOr<std::optional<Content>> ReadNewest() const;
   void Remove();  // from the directory: the job has ended
 

@@ -79,6 +79,21 @@ TEST_F(SnapshotFileTest, TornWriteLeavesThePreviousOne) {
   }
 }
 
+TEST_F(SnapshotFileTest, TwoDamagedFilesAreAnErrorAndNotNoSnapshot) {
+  {
+    SnapshotFile file = Open();
+    ASSERT_TRUE(file.Write(Bytes("a"), Bytes("one")).ok());
+    std::filesystem::resize_file(directory_ + "/job-rank0.1", 30);
+    EXPECT_FALSE(Read(Open()).has_value());   // torn in the first write of all
+    ASSERT_TRUE(file.Write(Bytes("b"), Bytes("two")).ok());
+    EXPECT_TRUE(Read(Open()).has_value());
+  }
+  std::filesystem::resize_file(directory_ + "/job-rank0.0", 30);
+  const auto content = Open().ReadNewest();
+  EXPECT_EQ(content.status().code(), absl::StatusCode::kDataLoss);
+  EXPECT_NE(content.status().message().find(directory_ + "/job-rank0"), std::string_view::npos) << content.status();
+}
+
 TEST_F(SnapshotFileTest, WriteGoesOverTheTornOne) {
   {
     SnapshotFile file = Open();

@@ -1,5 +1,6 @@
 """kill -9 in the middle of a run, a new start, and the same bits at the end."""
 
+import glob
 import json
 import signal
 
@@ -90,10 +91,46 @@ class Kills(TestCase):
             workers[1].wait_for(step_pattern(30))
             workers[1].kill()
             workers[1] = cluster.start_worker(1, arguments)
-            workers[1].wait_for("joins the job at step")
+            said = workers[1].wait_for(" W .*joins the job at step").string
+            self.assertIn("will not be the bits of an uninterrupted run: data.snapshot_dir is not set", said)
             for worker in workers:
                 worker.wait()
             self.assertEqual(cluster.result(0)["params_hash"], cluster.result(1)["params_hash"])
+
+    def test_a_worker_whose_snapshots_are_damaged_warns_that_the_bits_are_others(self):
+        with Cluster(servers=1) as cluster:
+            arguments = self.arguments(cluster, epochs=20)
+            workers = [cluster.start_worker(rank, arguments) for rank in (0, 1)]
+            workers[1].wait_for(step_pattern(30))
+            workers[1].kill()
+            files = glob.glob(cluster.path("snapshots") + "/*-rank1.snapshot.*")
+            self.assertEqual(len(files), 2)
+            for path in files:
+                with open(path, "r+b") as file:
+                    file.write(b"damaged!")
+            workers[1] = cluster.start_worker(1, arguments)
+            said = workers[1].wait_for(" W .*joins the job at step").string
+            self.assertIn("will not be the bits of an uninterrupted run", said)
+            self.assertIn("both files of the snapshot are damaged", said)
+            for worker in workers:
+                worker.wait()
+
+    def test_a_snapshot_of_other_settings_is_refused_with_both_values(self):
+        with Cluster(servers=1) as cluster:
+            arguments = self.arguments(cluster, epochs=20)
+            workers = [cluster.start_worker(rank, arguments) for rank in (0, 1)]
+            workers[1].wait_for(step_pattern(30))
+            workers[1].kill()
+            for flag, before, now in (("--batch", 8, 16), ("--epochs", 20, 5), ("--steps", 0, 70), ("--seed", 1, 2)):
+                again = cluster.start_worker(1, arguments + ["%s=%d" % (flag, now)])
+                again.wait(1)
+                self.assertIn("taken with %s=%d, this process has %s=%d" % (flag, before, flag, now), again.output())
+                self.assertIn("-rank1.snapshot.0", again.output())
+                self.assertTrue(workers[0].running())
+            workers[1] = cluster.start_worker(1, arguments)
+            workers[1].wait_for("continues from its snapshot")
+            for worker in workers:
+                worker.wait()
 
     def test_lost_server_fails_the_job_in_words(self):
         with Cluster(servers=2, scheduler_args=["--node.lease_ms=1000"]) as cluster:

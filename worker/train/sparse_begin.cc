@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/status_macros.h"
+#include "worker/train/saved_settings.h"
 #include "worker/train/sparse_training.h"
 #include "worker/train/status.h"
 
@@ -15,8 +16,9 @@ namespace sluice::worker {
 namespace {
 
 // The trainer's part of a snapshot: u32 version, u32 values of a row, u64 next step, u64 gathers, u64 seed, u64 batch,
-// u64 steps ahead; then of each step ahead the bias; then of each step ahead u64 rows and the rows' values.
-constexpr uint32_t kStateVersion = 1;
+// u64 steps ahead, u64 epochs, u64 steps; then of each step ahead the bias; then of each step ahead u64 rows and the
+// rows' values.
+constexpr uint32_t kStateVersion = 2;
 
 class Writer {
  public:
@@ -65,9 +67,7 @@ class Reader {
 absl::Status SparseTraining::Begin() {
   Result<std::optional<std::vector<std::byte>>> state = client_->RestoreSnapshot();
   if (state.ok() && state->has_value()) return Restore(**state);
-  if (!state.ok()) {
-    log_.Warn("goes on without its snapshot, so the result will not be the same bits: ", state.status().ToString());
-  }
+  why_no_snapshot_ = WhyNoSnapshot(client_->snapshot_path(), ToAbsl(state.status()));
   SLUICE_RETURN_IF_ERROR(gather_.Join());
   if (const uint64_t round = client_->NextRound(bias_tensor_); round > 0) {
     SLUICE_RETURN_IF_ERROR(Join(round));
@@ -85,7 +85,8 @@ absl::Status SparseTraining::Begin() {
 // rounds gets empty ones, so that step and round go together again.
 absl::Status SparseTraining::Join(uint64_t bias_round) {
   next_step_ = std::max(bias_round - 1, client_->NextRound(table_));
-  log_.Info("joins the job at step ", next_step_);
+  log_.Warn("joins the job at step ", next_step_,
+            " without a snapshot, so the result will not be the bits of an uninterrupted run: ", why_no_snapshot_);
   std::optional<Handle> handle;
   while (client_->NextRound(table_) < next_step_) {
     handle = client_->PushRows(table_, {}, {});
@@ -136,11 +137,21 @@ absl::Status SparseTraining::Restore(std::span<const std::byte> state) {
   const auto version = in.Get<uint32_t>(), dim = in.Get<uint32_t>();
   const auto step = in.Get<uint64_t>(), gathers = in.Get<uint64_t>(), seed = in.Get<uint64_t>();
   const auto batch = in.Get<uint64_t>(), ahead = in.Get<uint64_t>();
-  if (!in.ok() || version != kStateVersion || dim != dim_ || seed != static_cast<uint64_t>(options_.seed) ||
-      batch != sampler_->batch() || ahead != ahead_ || step > total_steps_) {
+  const auto epochs = in.Get<uint64_t>(), steps = in.Get<uint64_t>();
+  const std::string path = client_->snapshot_path();
+  if (!in.ok() || version != kStateVersion || dim != dim_) {
     return absl::FailedPreconditionError(
-        "the snapshot is of another model, --seed, --batch or --prefetch; remove it, or start with the flags of "
-        "before");
+        absl::StrCat(path, ".0 and .1: the snapshot is that of another model or release; start with the flags of before, "
+                           "or move both files away to go on without"));
+  }
+  SLUICE_RETURN_IF_ERROR(CheckSavedSettings(path, {{"--seed", seed, static_cast<uint64_t>(options_.seed)},
+                                                   {"--batch", batch, sampler_->batch()},
+                                                   {"--prefetch", ahead - 1, ahead_ - 1},
+                                                   {"--epochs", epochs, static_cast<uint64_t>(options_.epochs)},
+                                                   {"--steps", steps, static_cast<uint64_t>(options_.steps)}}));
+  if (step > total_steps_) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ".0 and .1: the snapshot is of step ", step, " of ",
+                                                      total_steps_, ": it is of other training data"));
   }
   next_step_ = step;
   gather_.set_done(gathers);
@@ -171,6 +182,8 @@ absl::Status SparseTraining::Save() {
   out.Put(static_cast<uint64_t>(options_.seed));
   out.Put(uint64_t{sampler_->batch()});
   out.Put(ahead_);
+  out.Put(static_cast<uint64_t>(options_.epochs));
+  out.Put(static_cast<uint64_t>(options_.steps));
   for (uint64_t k = 0; k < ahead_; ++k) out.Put(PushedBefore(next_step_ + k).bias[0]);
   for (uint64_t k = 0; k < ahead_; ++k) {
     const std::span<const float> rows =

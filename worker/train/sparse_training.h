@@ -22,6 +22,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -111,6 +112,7 @@ class SparseTraining {
   std::optional<ProgressWriter> progress_;
   uint64_t next_step_ = 0, total_steps_ = 0;
   bool registered_ = false;
+  std::string why_no_snapshot_;  // for the warning, should the job be in its course
 
   std::vector<Slot> slots_;     // ahead + 1: of the step that runs and of those to come
   std::vector<Pushed> pushed_;  // ahead

@@ -9,6 +9,7 @@
 #include "base/bytes.h"
 #include "base/status_macros.h"
 #include "transport/wire.h"
+#include "worker/train/saved_settings.h"
 #include "worker/train/status.h"
 
 namespace sluice::worker {
@@ -16,10 +17,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The trainer's part of a snapshot: u32 version, u32 parameters, u64 next step, u64 skipped steps, u64 seed, then the
-// values.
-constexpr uint32_t kStateVersion = 1;
-constexpr size_t kStateHeader = 32;
+// The trainer's part of a snapshot: u32 version, u32 parameters, u64 next step, u64 skipped steps; the settings that
+// decide what is computed: u64 seed, u64 batch, u64 epochs, u64 steps, u64 examples in the data; then the values.
+constexpr uint32_t kStateVersion = 2;
+constexpr size_t kStateHeader = 64;
 
 double Seconds(Clock::duration d) { return std::chrono::duration<double>(d).count(); }
 
@@ -104,16 +105,15 @@ absl::Status Training::Register() {
 absl::Status Training::Begin() {
   Result<std::optional<std::vector<std::byte>>> state = client_->RestoreSnapshot();
   if (state.ok() && state->has_value()) return Restore(**state);
-  if (!state.ok()) {
-    log_.Warn("goes on without its snapshot, so the result will not be the same bits: ", state.status().ToString());
-  }
   uint64_t round = UINT64_MAX;
   for (const Tensor& tensor : tensors_) round = std::min(round, client_->NextRound(tensor));
   task_->model->Initialize(static_cast<uint64_t>(options_.seed), values_);
   if (round == 0) {
     SLUICE_RETURN_IF_ERROR(BroadcastAll());
   } else {
-    log_.Info("joins the job at step ", round - 1);
+    log_.Warn("joins the job at step ", round - 1,
+              " without a snapshot, so the result will not be the bits of an uninterrupted run: ",
+              WhyNoSnapshot(client_->snapshot_path(), ToAbsl(state.status())));
     next_step_ = round - 1;
     SLUICE_RETURN_IF_ERROR(PullAll());
   }
@@ -134,13 +134,21 @@ absl::Status Training::PullAll() {
 absl::Status Training::Restore(std::span<const std::byte> state) {
   size_t values = 0;
   for (const auto& v : values_) values += v.size();
-  if (state.size() != kStateHeader + values * sizeof(float) || LoadLe<uint32_t>(state.data()) != kStateVersion ||
-      LoadLe<uint32_t>(state.data() + 4) != values_.size()) {
-    return absl::FailedPreconditionError(
-        "the snapshot is of another model; remove it, or start with the flags of before");
+  const std::string path = client_->snapshot_path();
+  if (state.size() < kStateHeader || LoadLe<uint32_t>(state.data()) != kStateVersion) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, ".0 and .1: the snapshot is that of another trainer or release; move both files away to go on without"));
   }
-  if (LoadLe<uint64_t>(state.data() + 24) != static_cast<uint64_t>(options_.seed)) {
-    return absl::FailedPreconditionError("the snapshot is of another --seed");
+  const auto saved = [&](size_t i) { return LoadLe<uint64_t>(state.data() + 24 + 8 * i); };
+  SLUICE_RETURN_IF_ERROR(CheckSavedSettings(path, {{"--seed", saved(0), static_cast<uint64_t>(options_.seed)},
+                                                   {"--batch", saved(1), static_cast<uint64_t>(options_.batch)},
+                                                   {"--epochs", saved(2), static_cast<uint64_t>(options_.epochs)},
+                                                   {"--steps", saved(3), static_cast<uint64_t>(options_.steps)},
+                                                   {"examples in --data", saved(4), task_->train.rows}}));
+  if (state.size() != kStateHeader + values * sizeof(float) || LoadLe<uint32_t>(state.data() + 4) != values_.size()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        path, ".0 and .1: the snapshot has ", (state.size() - kStateHeader) / sizeof(float),
+        " parameters, this process ", values, "; start it with the --model and --hidden of before"));
   }
   next_step_ = LoadLe<uint64_t>(state.data() + 8);
   skipped_steps_ = LoadLe<uint64_t>(state.data() + 16);
@@ -162,6 +170,10 @@ absl::Status Training::Save() {
   StoreLe<uint64_t>(state.data() + 8, next_step_);
   StoreLe<uint64_t>(state.data() + 16, skipped_steps_);
   StoreLe<uint64_t>(state.data() + 24, static_cast<uint64_t>(options_.seed));
+  StoreLe<uint64_t>(state.data() + 32, static_cast<uint64_t>(options_.batch));
+  StoreLe<uint64_t>(state.data() + 40, static_cast<uint64_t>(options_.epochs));
+  StoreLe<uint64_t>(state.data() + 48, static_cast<uint64_t>(options_.steps));
+  StoreLe<uint64_t>(state.data() + 56, task_->train.rows);
   std::byte* to = state.data() + kStateHeader;
   for (const auto& v : values_) {
     std::memcpy(to, v.data(), v.size_bytes());
