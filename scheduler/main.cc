@@ -21,6 +21,7 @@
 #include "base/signals.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "base/writable.h"
 #include "scheduler/memory_store.h"
 #include "scheduler/service.h"
 #include "scheduler/sqlite_store.h"
@@ -70,6 +71,7 @@ proto::EffectiveConfig Effective(const LoadedConfig& loaded) {
 absl::Status Run(const LoadedConfig& loaded, Signals* signals) {
   const proto::NodeConfig& node = loaded.config.node();
   const Logger log("scheduler");
+  SLUICE_RETURN_IF_ERROR(CheckWritable("--node.port_file", node.port_file(), HowWritten::kReplaced));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenStore(node, log));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<transport::Loop> loop, transport::Loop::Create());
   const SteadyClock clock;

@@ -2,11 +2,13 @@
 
 #include <cstdio>
 #include <string>
+#include <utility>
 
 #include "base/config.h"
 #include "base/cpu_check.h"
 #include "base/log.h"
 #include "base/signals.h"
+#include "base/writable.h"
 #include "server/daemon.h"
 
 namespace {
@@ -31,6 +33,11 @@ int main(int argc, char** argv) {
   const auto level = sluice::ParseLogLevel(loaded->config.node().log_level());
   if (!level.ok()) return Fail(level.status());
   sluice::StderrLog::Get()->set_level(*level);
+  for (const auto& [setting, path] : {std::pair("--node.trace", loaded->config.node().trace()),
+                                      std::pair("--node.port_file", loaded->config.node().port_file())}) {
+    const absl::Status usable = sluice::CheckWritable(setting, path, sluice::HowWritten::kReplaced);
+    if (!usable.ok()) return Fail(usable);
+  }
   auto signals = sluice::Signals::Create();
   if (!signals.ok()) return Fail(signals.status());
   auto daemon = sluice::server::Daemon::Create(loaded->config);

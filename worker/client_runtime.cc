@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/host.h"
 #include "base/status_macros.h"
+#include "base/writable.h"
 #include "compression/policy.h"
 #include "transport/auto/auto_endpoint.h"
 
@@ -80,6 +81,7 @@ absl::Status CheckMember(const proto::JobConfig& job, int rank) {
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(const proto::Config& config, int rank,
                                                         const ControlStream::Factory& make_stream) {
   SLUICE_RETURN_IF_ERROR(CheckMember(config.job(), rank));
+  SLUICE_RETURN_IF_ERROR(CheckWritable("--node.trace", config.node().trace(), HowWritten::kReplaced));
   std::unique_ptr<Runtime> runtime(new Runtime(config));
   SLUICE_RETURN_IF_ERROR(runtime->Init(rank, make_stream));
   const absl::Status ready = runtime->Await<absl::Status>(

@@ -5,6 +5,8 @@
 #include "base/config.h"
 #include "base/cpu_check.h"
 #include "base/log.h"
+#include "base/status_macros.h"
+#include "base/writable.h"
 #include "worker/client.h"
 #include "worker/client_runtime.h"
 #include "worker/train/options.h"
@@ -86,13 +88,22 @@ int Conclude(const Launch& launch, bool in_course, const absl::StatusOr<Training
   }
   const std::string json = ToJson(*result);
   launch.log.Info("done: ", json);
-  if (!launch.options.result.empty()) {
-    if (absl::Status written = WriteFile(launch.options.result, json + "\n"); !written.ok()) {
-      return Fail(launch.log, written);
-    }
-  }
+  // The training is done also where its result cannot be written: the job is not to wait for this worker.
+  absl::Status written;
+  if (!launch.options.result.empty()) written = WriteFile(launch.options.result, json + "\n");
+  if (!written.ok()) launch.log.Error("--result: ", written.ToString());
   const Status finished = (*client)->Finish();
-  return finished.ok() ? 0 : Fail(launch.log, ToAbsl(finished));
+  if (!finished.ok()) return Fail(launch.log, ToAbsl(finished));
+  return written.ok() ? 0 : 1;
+}
+
+// Before hours of training, not after them.
+absl::Status CheckOutputs(const TrainOptions& options, const proto::NodeConfig& node) {
+  SLUICE_RETURN_IF_ERROR(CheckWritable("--result", options.result, HowWritten::kReplaced));
+  if (options.progress != "-") {
+    SLUICE_RETURN_IF_ERROR(CheckWritable("--progress", options.progress, HowWritten::kInPlace));
+  }
+  return CheckWritable("--node.trace", node.trace(), HowWritten::kReplaced);
 }
 
 // All read the whole data, before anything connects.
@@ -112,8 +123,8 @@ int TrainDense(const Launch& launch) {
   return Conclude(launch, training.registered(), result, &*client);
 }
 
-// A worker's share of the data depends on its rank, so it connects first. Data that cannot be read ends this process and
-// not the job, which waits for the rank to come with the right --data.
+// A worker's share of the data depends on its rank, so it connects first. Data that cannot be read ends this process
+// and not the job, which waits for the rank to come with the right --data.
 int TrainSparse(const Launch& launch) {
   if (absl::Status usable = CheckSparseFiles(launch.options); !usable.ok()) return Fail(launch.log, usable);
   absl::StatusOr<std::unique_ptr<Client>> client = Connect(launch);
@@ -168,6 +179,7 @@ int Main(int argc, char** argv) {
     return kUsageError;
   }
 
+  if (usable = CheckOutputs(options, loaded->config.node()); !usable.ok()) return Fail(log, usable);
   absl::StatusOr<std::unique_ptr<StopSignal>> stop = StopSignal::Create();
   if (!stop.ok()) return Fail(log, stop.status());
   (*stop)->set_exit_at_once(true);

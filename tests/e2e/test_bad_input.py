@@ -56,6 +56,39 @@ class Configuration(TestCase):
             self.assertIn(str(port), server.output())
 
 
+class Outputs(TestCase):
+
+    def test_files_that_cannot_be_written_are_noticed_at_the_start(self):
+        with Cluster(servers=1) as cluster:
+            missing = cluster.path("none") + "/file"
+            for flag in ("--result", "--progress", "--node.trace"):
+                worker = cluster.start_worker(0, train_args(cluster, workers=1) + [flag + "=" + missing])
+                worker.wait(1)
+                self.assertIn(flag + "=" + missing, worker.output())
+                self.assertIn("No such file or directory", worker.output())
+                self.assertNotIn("loaded", worker.output())
+            for role, flags in (("server", ("--node.trace", "--node.port_file")), ("scheduler", ("--node.port_file",))):
+                for flag in flags:
+                    process = cluster.run(role, [binary(role), "--node.port=0", flag + "=" + missing])
+                    process.wait(1)
+                    self.assertIn(flag + "=" + missing, process.output())
+            self.assertNotIn("worker_registered", cluster.scheduler.output())
+
+    def test_a_result_that_cannot_be_written_in_the_end_does_not_keep_the_job(self):
+        with Cluster(servers=1) as cluster:
+            folder = cluster.path("results")
+            os.mkdir(folder)
+            arguments = train_args(cluster)
+            worker = cluster.start_worker(0, arguments + ["--result=" + folder + "/result.json"])
+            worker.wait_for("loaded")
+            os.rmdir(folder)
+            other = cluster.start_worker(1, arguments)
+            worker.wait(1)
+            other.wait(0)
+            self.assertIn(folder + "/result.json", worker.output())
+            cluster.scheduler.wait_for("job_finished")
+
+
 class Data(TestCase):
 
     def refused(self, write, *texts, **more):
