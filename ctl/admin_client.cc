@@ -30,6 +30,9 @@ class Client final : public AdminClient {
   absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) override {
     return Call<proto::WorkerList>(&proto::Admin::Stub::ListWorkers, Job(job));
   }
+  absl::StatusOr<proto::TableList> ListTables(const std::string& job) override {
+    return Call<proto::TableList>(&proto::Admin::Stub::ListTables, Job(job));
+  }
   absl::StatusOr<proto::Plan> GetPlan(const std::string& job) override {
     return Call<proto::Plan>(&proto::Admin::Stub::GetPlan, Job(job));
   }

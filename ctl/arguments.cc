@@ -12,8 +12,8 @@ namespace sluice::ctl {
 namespace {
 
 const std::vector<std::string>& Commands() {
-  static const auto* const commands = new std::vector<std::string>{"status", "shards", "workers", "events", "plan",
-                                                                   "config", "abort",  "doctor",  "codecs"};
+  static const auto* const commands = new std::vector<std::string>{
+      "status", "shards", "workers", "tables", "events", "plan", "config", "abort", "doctor", "codecs"};
   return *commands;
 }
 
@@ -131,6 +131,8 @@ Options
   --config=FILE, --node.KEY=VALUE, …   settings as of the daemons, for doctor
   --version, --help
 
+  tables                 the sparse tables of a job: rows, hits, updates, evictions, and the ids that are pushed most
+                         (ID:COUNT, approximately), as servers said with their last heartbeat
 Exit codes
   0  done
   1  the scheduler refused the request (no such job, it has ended already, …)

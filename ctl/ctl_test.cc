@@ -58,7 +58,9 @@ TEST(Arguments, TakesCommandsOptionsAndSettings) {
   EXPECT_EQ(ParseArguments({"status", "--watch", "0.5", "--job=j"})->watch_seconds, 0.5);
   EXPECT_EQ(ParseArguments({"--watch", "status"})->command, "status");
   EXPECT_EQ(ParseArguments({"doctor", "server", "--node.data_port=9"})->role, "server");
+  EXPECT_EQ(ParseArguments({"tables", "--job=j", "--watch"})->command, "tables");
   EXPECT_TRUE(ParseArguments({"--help"})->help);
+  EXPECT_THAT(Usage(), HasSubstr("\n  tables "));
 }
 
 TEST(Arguments, AbortTakesAJobAndAReason) {
@@ -207,6 +209,52 @@ class Listener {
 };
 
 TEST(Doctor, NamesAndPorts) {
+TEST(Render, Tables) {
+  proto::TableList list;
+  list.set_job("clicks");
+  EXPECT_EQ(Render(list), "job clicks has no tables: none of its workers has registered one\n");
+  auto* table = list.add_tables();
+  table->set_name("users\n");
+  table->set_dim(16);
+  table->set_dtype("bf16");
+  table->set_optimizer("adagrad");
+  table->set_segments(8);
+  table->set_segments_reported(8);
+  auto* counts = table->mutable_counts();
+  counts->set_rows(1000);
+  counts->set_bytes(64 << 10);
+  counts->set_reads(400);
+  counts->set_hits(100);
+  counts->set_updates(5000);
+  counts->set_evicted_age(1);
+  counts->set_evicted_bound(20);
+  counts->set_dropped_zero(300);
+  counts->set_not_admitted(7);
+  counts->set_no_room(6);
+  counts->set_nonfinite(5);
+  table->set_hit_rate(0.25);
+  for (const uint64_t id : {UINT64_MAX, uint64_t{3}}) {
+    table->add_hot()->set_id(id);
+    table->mutable_hot(table->hot_size() - 1)->set_count(48);
+  }
+  EXPECT_EQ(Render(list),
+            "job clicks\n"
+            "TABLE   DIM  DTYPE  OPTIMIZER  SEGMENTS  ROWS  SIZE      HIT RATE  UPDATES  EVICTED  NOT ADMITTED  NO ROOM  "
+            "NONFINITE  HOT IDS\n"
+            "users?   16  bf16   adagrad           8  1000  64.0 KiB    25.0 %     5000      321             7        6  "
+            "        5  18446744073709551615:48 3:48\n");
+  auto* fresh = list.add_tables();
+  fresh->set_name("items");
+  fresh->set_segments(4);
+  fresh->set_segments_reported(1);
+  EXPECT_THAT(Render(list), HasSubstr("  items: of 1 of its 4 segments; servers have not told of the others\n"));
+  EXPECT_THAT(Render(list), HasSubstr("         -        0 "));   // nothing read: no rate
+  const auto json = nlohmann::json::parse(Json(list));
+  EXPECT_EQ(json["tables"][0]["counts"]["no_room"], "6");
+  EXPECT_EQ(json["tables"][0]["hot"][1]["id"], "3");
+  EXPECT_EQ(json["tables"][1]["hit_rate"], 0);
+}
+
   EXPECT_EQ(CheckName("127.0.0.1:1").level, Check::kOk);
   EXPECT_EQ(CheckName("[::1]:1").level, Check::kOk);
   EXPECT_EQ(CheckName("no colon").level, Check::kFail);

@@ -107,6 +107,28 @@ std::string Render(const proto::Plan& plan) {
       absl::StrCat("job ", plan.job(), " \"", Clean(plan.config().name()), "\", plan version ", plan.version(), ", ",
                    StateText(plan.state()), plan.why().empty() ? "" : ": ", Clean(plan.why()), "\n");
   absl::StrAppend(&text, "uid ", absl::Hex(plan.uid(), absl::kZeroPad16), ", ", plan.shards_size(),
+std::string Render(const proto::TableList& tables) {
+  if (tables.tables().empty())
+    return absl::StrCat("job ", Clean(tables.job()), " has no tables: none of its workers has registered one\n");
+  Table table({"TABLE", ">DIM", "DTYPE", "OPTIMIZER", ">SEGMENTS", ">ROWS", "SIZE", ">HIT RATE", ">UPDATES", ">EVICTED",
+               ">NOT ADMITTED", ">NO ROOM", ">NONFINITE", "HOT IDS"});
+  std::string notes;
+  for (const proto::TableStatus& t : tables.tables()) {
+    const proto::TableCounts& c = t.counts();
+    table.Add({t.name(), absl::StrCat(t.dim()), t.dtype(), t.optimizer(), absl::StrCat(t.segments()), absl::StrCat(c.rows()),
+               Bytes(c.bytes()), c.reads() == 0 ? "-" : absl::StrFormat("%.1f %%", 100 * t.hit_rate()),
+               absl::StrCat(c.updates()), absl::StrCat(c.evicted_age() + c.evicted_bound() + c.dropped_zero()),
+               absl::StrCat(c.not_admitted()), absl::StrCat(c.no_room()), absl::StrCat(c.nonfinite()),
+               absl::StrJoin(t.hot(), " ", [](std::string* out, const proto::HotId& hot) {
+                 absl::StrAppend(out, hot.id(), ":", hot.count());
+               })});
+    if (t.segments_reported() < t.segments())
+      absl::StrAppend(&notes, "  ", Clean(t.name()), ": of ", t.segments_reported(), " of its ", t.segments(),
+                      " segments; servers have not told of the others\n");
+  }
+  return absl::StrCat("job ", Clean(tables.job()), "\n", table.Text(), notes);
+}
+
                   " shards, step coordinator: server ", plan.coordinator_server(), "\n\n");
   Table servers({">SERVER", "ID", ">INCARNATION", "ALIVE", "CONTROL", "LANES"});
   for (const proto::ServerInfo& s : plan.servers()) {

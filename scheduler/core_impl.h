@@ -5,6 +5,7 @@
 //   jobs.cc       a job's life: formed, running, ended; losses under each rule
 //   rescale.cc    collecting the partitions' states, "rank out from round R(p)"
 //   requests.cc   RegisterTensors, BarrierEnter, Leave
+//   tables.cc     statistics of tables: what servers say with heartbeats, and their sums
 //   views.cc      what the admin service shows
 //
 // How a change is made:
@@ -44,6 +45,8 @@ inline constexpr size_t kMaxIdBytes = 255;
 inline constexpr size_t kMaxBarriers = 1024;         // names for each job
 inline constexpr size_t kMaxPendingTensors = 65536;  // requests for each job that wait for the servers
 inline constexpr int kMaxTextBytes = 2000;           // of a member's words that go into events and plans
+inline constexpr int kMaxReportedTables = 256;       // of a heartbeat
+inline constexpr int kMaxHotIds = 8;                 // of a table
 inline constexpr size_t kMaxReasonBytes = 1000;      // of an operator's
 
 // The end of a member that this process knows of.
@@ -51,7 +54,7 @@ struct Live {
   SessionId session = 0;        // 0: no stream
   TimeNs heard = 0;             // last message, or when it was admitted, or when the scheduler started
   bool unseen = false;          // from the state file, not heard yet: may be alive
-  proto::Heartbeat heartbeat;   // the last one, without partitions
+  proto::Heartbeat heartbeat;   // of the last one: round, bytes, what it waits for
 
   bool Alive() const { return session != 0 || unseen; }
 };
@@ -90,6 +93,7 @@ struct JobState {
   std::map<uint32_t, PendingLeave> leaves;                            // by rank; not written yet
   std::map<std::string, uint64_t> released;                           // barrier name: all sequences below
   std::map<std::string, uint32_t> tensor_ids;                         // by name, of record.plan
+  std::map<std::string, std::map<uint32_t, proto::TableState>> tables;   // by server id, tensor: as it said last
   bool plan_unsent = false;                                           // FORMING: sent by the tick
   TimeNs plan_sent = 0;
   bool counts_as_ended = false;  // not for a job that had ended before this process started and that nobody asks for
@@ -134,6 +138,7 @@ class CoreImpl final : public SchedulerCore {
   proto::Cluster GetCluster() const override;
   absl::StatusOr<proto::ShardList> ListShards(const std::string& job) const override;
   absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) const override;
+  absl::StatusOr<proto::TableList> ListTables(const std::string& job) const override;
   absl::StatusOr<proto::Plan> GetPlan(const std::string& job) const override;
   absl::StatusOr<proto::Plan> GetPlanByNumber(uint32_t job) const override;
   absl::StatusOr<proto::JobConfig> GetJobConfig(const std::string& job) const override;
@@ -219,6 +224,9 @@ class CoreImpl final : public SchedulerCore {
   bool ServersHave(const JobState& job, uint64_t version) const;
   void AnswerTensors(JobState& job);
   void ReleaseBarriers(JobState& job);
+
+  // tables.cc
+  void TakeTables(const std::string& server, const proto::Heartbeat& heartbeat);
 
   // views.cc
   absl::StatusOr<const JobState*> FindJob(const std::string& name) const;

@@ -25,9 +25,12 @@ void CoreImpl::OnHeartbeat(SessionId session, const proto::Heartbeat& heartbeat)
   const SessionState& state = sessions_.at(session);
   Live* live = LiveOf(state);
   if (live == nullptr) return;
-  live->heartbeat = heartbeat;
-  live->heartbeat.clear_partitions();
+  // Not the whole: it may carry anything.
+  live->heartbeat.set_round(heartbeat.round());
+  live->heartbeat.set_wire_bytes_in(heartbeat.wire_bytes_in());
+  live->heartbeat.set_wire_bytes_out(heartbeat.wire_bytes_out());
   live->heartbeat.set_waiting_for(Clip(heartbeat.waiting_for()));
+  if (state.role == proto::ROLE_SERVER) TakeTables(state.server, heartbeat);
 
   proto::SchedulerMessage message;
   message.mutable_heartbeat_ack()->set_sequence(heartbeat.sequence());
