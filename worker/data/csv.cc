@@ -1,6 +1,8 @@
 #include <new>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "worker/data/parsers.h"
 
@@ -68,13 +70,24 @@ class CsvReader {
 
   bool IsHeader(std::string_view line) const {
     if (options_.header != ReadOptions::Header::kAuto) return options_.header == ReadOptions::Header::kYes;
-    bool numbers = true;
+    size_t numbers = 0;
+    std::optional<std::string_view> other;   // the first that is none
     ForEachField(line, options_.delimiter, [&](size_t, std::string_view field) {
       float ignored;
-      numbers = ParseNumber(field, &ignored);
-      return numbers;
+      if (ParseNumber(field, &ignored)) {
+        ++numbers;
+      } else if (!other.has_value()) {
+        other = field;
+      }
+      return true;
     });
-    return !numbers;
+    if (numbers == columns_) return false;
+    // Names of columns are seldom numbers: it may be an example that is damaged.
+    if (numbers > 0) {
+      Logger("data").Info(lines_.Where(), " is taken for a header, as ", Quote(*other), " is no number, though ",
+                          numbers, " of its ", columns_, " cells are: ", Quote(line));
+    }
+    return true;
   }
 
   absl::Status AddRow(std::string_view line) {

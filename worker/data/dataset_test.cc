@@ -53,6 +53,20 @@ TEST(CsvTest, ReadsLabelFirstWithAndWithoutHeader) {
   }
 }
 
+TEST(CsvTest, AFirstLineThatMayBeADamagedExampleIsSaidToBeTakenForAHeader) {
+  testing::internal::CaptureStderr();
+  const auto data = Csv("1,0.5,o.25\n0,1,2\n");
+  const std::string said = testing::internal::GetCapturedStderr();
+  ASSERT_TRUE(data.ok()) << data.status();
+  EXPECT_EQ(data->rows, 1u);
+  EXPECT_THAT(said, HasSubstr("a.csv:1 is taken for a header"));
+  EXPECT_THAT(said, HasSubstr("\"1,0.5,o.25\""));
+  EXPECT_THAT(said, HasSubstr("\"o.25\" is no number, though 2 of its 3 cells are"));
+  testing::internal::CaptureStderr();
+  ASSERT_TRUE(Csv("label,a,b\n0,1,2\n").ok());
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");   // names alone need no word
+}
+
 TEST(CsvTest, LabelMayStandElsewhere) {
   ReadOptions options{.label_column = -1, .delimiter = ';', .scale = 2};
   const auto data = Csv("0.5;1.5;3.0\n", options);

@@ -33,7 +33,10 @@ std::vector<ProgramFlag> TrainFlags(TrainOptions* options) {
        "file "
        "or a click log (label and categories, tabs between), of which each worker keeps its share of the lines",
        &options->data},
-      {"format", "auto (by the name), idx, csv or libsvm; lr, fm: auto, libsvm or clicks", &options->format},
+      {"format",
+       "auto (by the name), idx, csv or libsvm; lr, fm: auto, libsvm or clicks. csv: the label (0, 1, …) is the first "
+       "column, the others are the features; a first line with a cell that is no number is a header (docs/install.md)",
+       &options->format},
       {"test_data", "test data; default: the folder's t10k files, or a share of the training data",
        &options->test_data},
       {"test_share", "share of the training data that is kept for testing where there is no test data",
