@@ -17,6 +17,24 @@ const std::vector<std::string>& Commands() {
   return *commands;
 }
 
+// sluicectl's own; settings of the daemons are known by base/config_schema.h.
+const std::vector<std::string>& Options() {
+  static const auto* const options = new std::vector<std::string>{
+      "--help", "--version", "--json", "--all", "--follow", "--watch", "--job", "--reason", "--timeout", "--after",
+      "--limit", "--scheduler", "--config"};
+  return *options;
+}
+
+// An option of our own that `name` may be meant to be: "" if it is a setting, or like none.
+std::string MistypedOption(const std::string& name) {
+  constexpr size_t kLikely = 2;   // edits
+  std::string setting = name.substr(2);
+  std::replace(setting.begin(), setting.end(), '-', '_');
+  if (FindConfigKey(setting) != nullptr || FindConfigKeyByLastPart(setting) != nullptr) return "";
+  const std::string nearest = Nearest(name, Options());
+  return nearest != name && EditDistance(name, nearest) <= kLikely ? nearest : "";
+}
+
 bool IsNumber(absl::string_view text) {
   double value;
   return absl::SimpleAtod(text, &value);
@@ -73,6 +91,8 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
       if (status.ok() && !absl::SimpleAtoi(text, &out.limit))
         status = absl::InvalidArgumentError(absl::StrCat("--limit: \"", text, "\" is not a number"));
     } else if (word.rfind("--", 0) == 0) {
+      if (const std::string meant = MistypedOption(name); !meant.empty())
+        return absl::InvalidArgumentError(absl::StrCat("no option \"", name, "\"; the nearest is ", meant));
       out.config.push_back(word);
       if (equals == std::string::npos && i + 1 < words.size() && words[i + 1].rfind("-", 0) != 0)
         out.config.push_back(words[++i]);

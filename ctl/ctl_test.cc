@@ -63,6 +63,36 @@ TEST(Arguments, TakesCommandsOptionsAndSettings) {
   EXPECT_THAT(Usage(), HasSubstr("\n  tables "));
 }
 
+TEST(Arguments, AMistypedOptionNamesTheNearestOfItsOwn) {
+  EXPECT_THAT(ParseArguments({"status", "--jsn"}).status().ToString(), HasSubstr("--jsn\"; the nearest is --json"));
+  EXPECT_THAT(ParseArguments({"events", "--folow"}).status().ToString(), HasSubstr("the nearest is --follow"));
+  EXPECT_THAT(ParseArguments({"status", "--jbo=x"}).status().ToString(), HasSubstr("the nearest is --job"));
+  // Settings are none of them, however near; nor is what is like nothing.
+  for (const char* setting : {"--id=a", "--node.id=a", "--trace=t", "--connect-timeout-ms=5", "--nothing-like-it=1"})
+    EXPECT_THAT(ParseArguments({"doctor", setting})->config, ElementsAre(setting));
+}
+
+TEST(Render, WhoHasFinishedAndWhoWasNotHeardYet) {
+  proto::WorkerList workers;
+  proto::MemberStatus* done = workers.add_workers();
+  done->set_member(1);
+  done->set_id("left-in-order");
+  done->set_finished(true);
+  proto::MemberStatus* silent = workers.add_workers();
+  silent->set_member(2);
+  silent->set_id("of-before-the-restart");
+  silent->set_unheard(true);
+  silent->set_since_heartbeat_ms(4000);
+  const std::string text = Render(workers);
+  EXPECT_THAT(text, ::testing::ContainsRegex("left-in-order .* finished "));
+  EXPECT_THAT(text, ::testing::ContainsRegex("of-before-the-restart .* no +not yet "));
+  proto::Cluster cluster;
+  *cluster.add_members() = *done;
+  *cluster.add_members() = *silent;
+  EXPECT_THAT(Render(cluster), HasSubstr(" finished "));
+  EXPECT_THAT(Render(cluster), HasSubstr(" not yet "));
+}
+
 TEST(Arguments, AbortTakesAJobAndAReason) {
   const auto a = ParseArguments({"abort", "mnist", "--reason", "its nodes are gone", "--json"});
   ASSERT_TRUE(a.ok()) << a.status();

@@ -32,7 +32,12 @@ std::string Time(int64_t unix_ms) {
 }
 
 std::string Heard(const proto::MemberStatus& member) {
-  return member.member() == 0 ? "-" : absl::StrCat(Duration(member.since_heartbeat_ms()), " ago");
+  if (member.member() == 0) return "-";
+  return member.unheard() ? "not yet" : absl::StrCat(Duration(member.since_heartbeat_ms()), " ago");
+}
+
+std::string Alive(const proto::MemberStatus& member) {
+  return member.finished() && !member.alive() ? "finished" : YesNo(member.alive());
 }
 
 std::string Address(const proto::Address& address) {
@@ -65,7 +70,7 @@ std::string Render(const proto::Cluster& cluster) {
   for (const proto::MemberStatus& m : cluster.members())
     members.Add({absl::StrCat(m.member()), m.role() == proto::ROLE_SERVER ? "server" : "worker",
                  m.job().empty() ? "-" : m.job(), m.rank() < 0 ? "-" : absl::StrCat(m.rank()), m.id(), m.address(),
-                 YesNo(m.alive()), Heard(m), absl::StrCat(m.round()), Bytes(m.wire_bytes_in()),
+                 Alive(m), Heard(m), absl::StrCat(m.round()), Bytes(m.wire_bytes_in()),
                  Bytes(m.wire_bytes_out())});
   absl::StrAppend(&text, members.Text());
   for (const proto::MemberStatus& m : cluster.members())
@@ -97,7 +102,7 @@ std::string Render(const proto::WorkerList& workers) {
   Table table({">RANK", "ID", "ADDRESS", ">INCARNATION", "ALIVE", "HEARD", ">ROUND", "IN", "OUT", "WAITS FOR"});
   for (const proto::MemberStatus& m : workers.workers())
     table.Add({absl::StrCat(m.rank()), m.id().empty() ? "-" : m.id(), m.address().empty() ? "-" : m.address(),
-               absl::StrCat(m.incarnation()), YesNo(m.alive()), Heard(m), absl::StrCat(m.round()),
+               absl::StrCat(m.incarnation()), Alive(m), Heard(m), absl::StrCat(m.round()),
                Bytes(m.wire_bytes_in()), Bytes(m.wire_bytes_out()), m.waiting_for()});
   return table.Text();
 }

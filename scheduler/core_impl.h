@@ -230,6 +230,7 @@ class CoreImpl final : public SchedulerCore {
 
   // views.cc
   absl::StatusOr<const JobState*> FindJob(const std::string& name) const;
+  bool Unheard(const Live& live) const;
   proto::JobStatus StatusOf(const JobState& job) const;
   void FillWorkerStatus(const JobState& job, uint32_t rank, proto::MemberStatus* status) const;
 

@@ -40,6 +40,24 @@ TEST_F(RestartTest, MembersComeBackAndTheDataPlaneSeesNoChange) {
   EXPECT_EQ(core_->GetPlan("j")->uid(), before.uid());
 }
 
+TEST_F(RestartTest, MembersThatWereNotHeardYetAreShownSoAndFinishedOnesAsFinished) {
+  StartJob();
+  Leave(worker_[1], 3);
+  const auto w0 = Again(worker_[0], WorkerReg("w0", 0));
+  Run(kSecond);
+  EXPECT_FALSE(core_->ListWorkers("j")->workers(0).unheard());
+  RestartCore();
+  Run(kSecond);
+  EXPECT_TRUE(core_->ListWorkers("j")->workers(0).unheard());
+  EXPECT_FALSE(core_->ListWorkers("j")->workers(0).finished());
+  EXPECT_TRUE(core_->ListWorkers("j")->workers(1).finished());
+  const proto::Cluster cluster = core_->GetCluster();
+  for (const proto::MemberStatus& member : cluster.members())
+    EXPECT_TRUE(member.unheard() || member.finished()) << member.id();
+  Connect(w0);
+  EXPECT_FALSE(core_->ListWorkers("j")->workers(0).unheard());
+}
+
 TEST_F(RestartTest, NobodyIsLostForOneLeaseAfterTheStart) {
   StartJob();
   RestartCore();

@@ -339,6 +339,11 @@ std::string WhyNotListen(const std::string& host, uint32_t port) {
       if (errno == EADDRINUSE)
         absl::StrAppend(&why,
                         "; another scheduler runs there already (`ss -ltnp` names it), or choose another node.port");
+      else if (errno == EADDRNOTAVAIL)
+        absl::StrAppend(&why, "; node.listen must be an address of this machine (`ip address` shows them), or 0.0.0.0 "
+                              "for all; others reach it by node.advertise");
+      else
+        absl::StrAppend(&why, "; check node.listen and node.port");
     }
     close(fd);
   }

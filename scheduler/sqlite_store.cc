@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/writable.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -117,6 +118,9 @@ SqliteStore::SqliteStore(std::unique_ptr<Database> database) : database_(std::mo
 SqliteStore::~SqliteStore() = default;
 
 absl::StatusOr<std::unique_ptr<SqliteStore>> SqliteStore::Open(const std::string& path) {
+  // SQLite's own errno is that of the last thing it has tried, often of another file.
+  for (const HowWritten how : {HowWritten::kInPlace, HowWritten::kReplaced})   // the file, and its journal beside it
+    SLUICE_RETURN_IF_ERROR(CheckWritable("--node.state_file", path, how));
   auto database = std::make_unique<Database>();
   database->path = path;
   const int code = sqlite3_open_v2(path.c_str(), &database->db,

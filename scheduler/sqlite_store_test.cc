@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 
 #include "gmock/gmock.h"
@@ -88,6 +89,23 @@ TEST_F(SqliteStoreTest, NamesAMissingDirectory) {
   auto store = SqliteStore::Open(directory_ + "/no/state.db");
   EXPECT_EQ(store.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(store.status().ToString(), HasSubstr("directory"));
+}
+
+TEST_F(SqliteStoreTest, AFolderThatMayNotBeWrittenIsTheReasonThatIsGiven) {
+  std::filesystem::create_directories(directory_);
+  std::filesystem::permissions(directory_, std::filesystem::perms(0555));
+  const uid_t before = geteuid();
+  if (before == 0) {
+    ASSERT_EQ(seteuid(65534), 0);  // root may write everywhere
+  }
+  const absl::Status status = SqliteStore::Open(directory_ + "/fresh.db").status();
+  if (before == 0) {
+    ASSERT_EQ(seteuid(before), 0);
+  }
+  std::filesystem::permissions(directory_, std::filesystem::perms(0755));
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(status.ToString(), HasSubstr("Permission denied"));
+  EXPECT_THAT(status.ToString(), HasSubstr(directory_));
 }
 
 TEST_F(SqliteStoreTest, AFullDiskWritesNothingAndIsNotForEver) {

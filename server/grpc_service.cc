@@ -57,10 +57,14 @@ std::string WhyNotListen(const std::string& host, uint32_t port) {
     const int one = 1;
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
     if (bind(fd, address->ai_addr, address->ai_addrlen) != 0 || listen(fd, 1) != 0) {
-      const bool taken = errno == EADDRINUSE;
-      why = absl::StrCat(std::strerror(errno), taken ? "; `ss -ltnp` names who has the port, or choose another "
-                                                       "node.port (0 = any)"
-                                                     : "; check node.listen and node.port");
+      const char* todo = "; check node.listen and node.port";
+      if (errno == EADDRINUSE) {
+        todo = "; `ss -ltnp` names who has the port, or choose another node.port (0 = any)";
+      } else if (errno == EADDRNOTAVAIL) {
+        todo = "; node.listen must be an address of this machine (`ip address` shows them), or 0.0.0.0 for all; others "
+               "reach it by node.advertise";
+      }
+      why = absl::StrCat(std::strerror(errno), todo);
     }
     close(fd);
   }

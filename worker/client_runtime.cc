@@ -87,6 +87,12 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(const proto::Config& con
   const absl::Status ready = runtime->Await<absl::Status>(
       [&](std::function<void(absl::Status)> done) { runtime->core().Start(std::move(done)); });
   SLUICE_RETURN_IF_ERROR(ready);
+  runtime->Call([&] {
+    const WorkerCore& core = runtime->core();
+    runtime->log_.Info("job ", config.job().name(), " runs: this is rank ", core.rank(), " of ", core.world_size(),
+                       ", with ", core.servers(), " servers");
+    return true;
+  });
   return runtime;
 }
 

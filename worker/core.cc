@@ -385,11 +385,18 @@ WorkerStats CoreImpl::stats() const {
 }
 
 std::string CoreImpl::MissingWorkers() const {
-  std::vector<std::string> lost;
+  std::vector<std::string> lost, unseen;
   for (const proto::WorkerInfo& worker : plan_.workers()) {
-    if (!worker.alive() && !worker.finished()) lost.push_back(absl::StrCat(worker.rank(), " (", worker.address(), ")"));
+    if (worker.alive() || worker.finished()) continue;
+    if (worker.address().empty()) {
+      unseen.push_back(absl::StrCat(worker.rank()));
+    } else {
+      lost.push_back(absl::StrCat(worker.rank(), " (", worker.address(), ")"));
+    }
   }
-  return lost.empty() ? "" : absl::StrCat("; lost: rank ", absl::StrJoin(lost, ", "), "; start it again");
+  return absl::StrCat(
+      unseen.empty() ? "" : absl::StrCat("; not seen yet: rank ", absl::StrJoin(unseen, ", "), "; start it"),
+      lost.empty() ? "" : absl::StrCat("; lost: rank ", absl::StrJoin(lost, ", "), "; start it again"));
 }
 
 std::string CoreImpl::Waiting() const {

@@ -104,6 +104,7 @@ class WorkerCore : public transport::Handler, public control::MemberCore::Listen
 
   virtual uint32_t rank() const = 0;
   virtual uint32_t world_size() const = 0;
+  virtual uint32_t servers() const = 0;           // of the job
   virtual uint64_t job_uid() const = 0;
   virtual float rate() const = 0;                 // learning rate of the next round
 

@@ -38,6 +38,7 @@ class CoreImpl final : public WorkerCore {
   TimeNs NextDeadline() const override { return queue_.NextDeadline(); }
   uint32_t rank() const override { return env_.rank; }
   uint32_t world_size() const override { return plan_.config().workers(); }
+  uint32_t servers() const override { return static_cast<uint32_t>(plan_.servers_size()); }
   uint64_t job_uid() const override { return plan_.uid(); }
   float rate() const override { return ops_.next_rate(); }
   void RegisterTensors(std::vector<proto::TensorSpec> specs,

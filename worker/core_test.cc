@@ -452,8 +452,11 @@ TEST(CoreTest, NotReadyInTimeSaysWhatIsMissing) {
   Cluster cluster({.ranks = 2, .job = ""});
   cluster.plan.set_state(proto::JOB_FORMING);
   cluster.plan.set_why("1 of 2 workers registered: rank 1 is missing");
+  cluster.plan.mutable_workers(1)->set_alive(false);
   cluster.Start(0, nullptr, /*wait=*/false);
   cluster.RunFor(10 * kSecond);
+  EXPECT_THAT(cluster.core(0).Waiting(), HasSubstr("not seen yet: rank 1; start it"));
+  EXPECT_THAT(cluster.core(0).Waiting(), testing::Not(HasSubstr("lost")));
   EXPECT_THAT(cluster.core(0).Waiting(), HasSubstr("rank 1 is missing"));
   bool failed = false;
   cluster.RunUntil([&] {

@@ -108,7 +108,8 @@ def main(options, folder):
                "wire_bytes_push": sum(r["wire_bytes_push"] for r in results),
                "wire_bytes_pull": sum(r["wire_bytes_pull"] for r in results)}
     print("\n" + table([
-        ("AUC", "optimum", "difference", "log loss", "seconds", "examples/s", "rows", "pushed", "pulled", "steps"),
+        ("AUC", "optimum", "difference", "log loss", "seconds", "examples/s", "rows", "all pushed", "all pulled",
+         "steps"),
         ("%.4f" % summary["auc"], "%.4f" % optimum["auc"], "%.4f" % summary["difference"], "%.4f" % summary["logloss"],
          "%.1f" % summary["seconds"], "{:,.0f}".format(summary["examples_per_s"]),
          "-" if watch.rows is None else "{:,}".format(watch.rows), size(summary["wire_bytes_push"]),

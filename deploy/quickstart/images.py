@@ -34,7 +34,7 @@ def run(options, folder, codec, epochs):
 def summary_table(runs):
     """Ratios are against the first run if that is the uncompressed one."""
     base = runs[0]["wire_bytes_push"] if runs[0]["codec"] == "none" else None
-    rows = [("codec", "test accuracy", "seconds", "pushed", "of fp32", "pulled", "steps")]
+    rows = [("codec", "test accuracy", "seconds", "all pushed", "of fp32", "all pulled", "steps")]
     for one in runs:
         share = "%.2f %%" % (100.0 * one["wire_bytes_push"] / base) if base else "-"
         rows.append((one["codec"], "%.4f" % one["test_accuracy"], "%.1f" % one["seconds"],

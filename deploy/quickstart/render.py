@@ -63,7 +63,8 @@ class ImageProgress(Progress):
     def text(self, record, tested):
         ratio = record["push_raw_bytes"] / max(1, record["push_wire_bytes"])
         accuracy = record["test_accuracy"] if tested else record.get("accuracy", 0.0)
-        form = "  %-10s epoch %2d/%d  loss %.4f  %s accuracy %.4f  step %6.2f ms  pushed %10s  pulled %10s  ratio %6.1f"
+        form = ("  %-10s epoch %2d/%d  loss %.4f  %s accuracy %.4f  step %6.2f ms  worker 0 pushed %10s  pulled %10s  "
+                "ratio %6.1f")
         return form % (self._codec, record["epoch"], self._epochs, record["loss"], "test" if tested else "    ",
                        accuracy, record["step_ms"], size(record["push_wire_bytes"]), size(record["pull_wire_bytes"]),
                        ratio)
@@ -77,7 +78,7 @@ class ClickProgress(Progress):
         self._epochs = epochs
 
     def text(self, record, tested):
-        form = "  epoch %2d/%d  step %4d/%d  loss %.4f  test AUC %s  step %6.2f ms  pushed %10s  pulled %10s"
+        form = "  epoch %2d/%d  step %4d/%d  loss %.4f  test AUC %s  step %6.2f ms  worker 0 pushed %10s  pulled %10s"
         return form % (record["epoch"], self._epochs, record["step"], record["steps"], record["loss"],
                        "%.4f" % record["test_auc"] if tested else "   -  ", record["step_ms"],
                        size(record["push_wire_bytes"]), size(record["pull_wire_bytes"]))

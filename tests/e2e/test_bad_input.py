@@ -44,6 +44,11 @@ class Configuration(TestCase):
                 self.assertIn(address, worker.output())
                 self.assertIn("sluice-scheduler", worker.output())
 
+    def test_an_address_of_another_machine_says_what_to_listen_on(self):
+        for role in ("scheduler", "server"):   # TEST-NET-1: nobody's
+            self.refused(role, ["--node.listen=192.0.2.1", "--node.port=0"], "192.0.2.1", "ip address",
+                         "node.advertise", code=1)
+
     def test_port_in_use(self):
         with Cluster(servers=1) as cluster:
             second = cluster.run("second", [binary("scheduler"), "--node.port=%d" % cluster.port])

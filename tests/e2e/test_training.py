@@ -36,6 +36,16 @@ class Training(TestCase):
         small = self.hash_of(hidden=512, job__codec="topk:0.01", job__codec_min_elements=1024, data__transport="tcp")
         self.assertLess(small["wire_bytes_push"], plain["wire_bytes_push"] / 3)
 
+    def test_a_worker_says_when_the_job_runs_and_when_an_epoch_has_ended(self):
+        with Cluster(servers=2) as cluster:
+            workers = [cluster.start_worker(rank, train_args(cluster, epochs=3)) for rank in (0, 1)]
+            for rank, worker in enumerate(workers):
+                worker.wait()
+                said = worker.output()
+                self.assertIn("job test runs: this is rank %d of 2, with 2 servers" % rank, said)
+                self.assertEqual(len(re.findall(r"epoch \d has ended at step \d+ of \d+", said)), 3)
+            self.assertIn(", test accuracy ", workers[0].output())   # which it evaluates
+
     def test_progress_and_result_are_complete(self):
         with Cluster() as cluster:
             arguments = train_args(cluster, workers=1, epochs=3)

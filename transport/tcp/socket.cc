@@ -74,7 +74,9 @@ absl::StatusOr<UniqueFd> ListenOn(const SocketAddress& address, bool reuse_addre
     }
     if (error == EACCES) return absl::PermissionDeniedError(text);
     if (error == EADDRNOTAVAIL)
-      return absl::InvalidArgumentError(absl::StrCat(text, "; is that an address of this machine? See: ip address"));
+      return absl::InvalidArgumentError(
+          absl::StrCat(text, "; node.listen must be an address of this machine (`ip address` shows them), or 0.0.0.0 for "
+                             "all; others reach it by node.advertise"));
     return absl::UnavailableError(text);
   }
   return fd;

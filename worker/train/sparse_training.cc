@@ -63,6 +63,10 @@ absl::StatusOr<SparseTrainResult> SparseTraining::Run() {
     if (next_step_ >= total_steps_) break;
     SLUICE_RETURN_IF_ERROR(Step(next_step_));
     ++next_step_;
+    if (next_step_ % sampler_->steps_per_epoch() == 0) {
+      log_.Info("epoch ", next_step_ / sampler_->steps_per_epoch(), " has ended at step ", next_step_, " of ",
+                total_steps_);
+    }
     if (snapshots_.on && next_step_ % snapshots_.every == 0) SLUICE_RETURN_IF_ERROR(Save());
     if (!EvaluationIsDue()) SLUICE_RETURN_IF_ERROR(Report(/*always=*/false));
     if (stop_->stopped()) {

@@ -225,6 +225,7 @@ absl::Status Training::Report(uint64_t step, bool epoch_ended) {
   const uint64_t epoch = (step - 1) / sampler_->steps_per_epoch() + 1;
   const bool evaluate = epoch_ended && client_->rank() == 0 && options_.eval_every > 0 &&
                         epoch % static_cast<uint64_t>(options_.eval_every) == 0;
+  if (epoch_ended && !evaluate) log_.Info(EpochText(epoch, step));
   if (!evaluate && !last && now - reported_ < std::chrono::milliseconds(options_.report_ms)) return absl::OkStatus();
   ProgressLine line;
   line.epoch = epoch;
@@ -240,6 +241,7 @@ absl::Status Training::Report(uint64_t step, bool epoch_ended) {
     SLUICE_RETURN_IF_ERROR(WaitForAll());
     SLUICE_ASSIGN_OR_RETURN(const Evaluation test, Test());
     line.test_accuracy = test.accuracy;
+    log_.Info(EpochText(epoch, step), ", test accuracy ", test.accuracy);
   }
   const ClientStats stats = client_->stats();
   line.push_wire_bytes = stats.push_wire_bytes;
@@ -251,6 +253,10 @@ absl::Status Training::Report(uint64_t step, bool epoch_ended) {
   steps_since_report_ = 0;
   reported_ = Clock::now();
   return progress_->Write(ToJson(line));
+}
+
+std::string Training::EpochText(uint64_t epoch, uint64_t step) const {
+  return absl::StrCat("epoch ", epoch, " has ended at step ", step, " of ", total_steps_);
 }
 
 uint64_t Training::HashParameters() const {

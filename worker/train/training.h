@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -57,6 +58,7 @@ class Training {
   absl::Status WaitForAll();
   absl::StatusOr<Evaluation> Test();
   absl::Status Report(uint64_t step, bool epoch_ended);
+  std::string EpochText(uint64_t epoch, uint64_t step) const;
   uint64_t HashParameters() const;
 
   const TrainOptions& options_;
