@@ -131,6 +131,8 @@ Commands
   workers                the workers of a job, rank by rank
   shards [--all]         the shards of a job: which server and event loop owns what; --all shows empty ones, too
                          (as --json always does)
+  tables                 the sparse tables of a job: rows, hits, updates, evictions, and the ids that are pushed most
+                         (ID:COUNT, approximately), as servers said with their last heartbeat
   plan                   the plan of a job: servers, workers, tensors
   events [--follow]      what happened; --follow goes on with what happens
   config                 the scheduler's configuration and where each value came from; with --job that job's
@@ -151,8 +153,6 @@ Options
   --config=FILE, --node.KEY=VALUE, …   settings as of the daemons, for doctor
   --version, --help
 
-  tables                 the sparse tables of a job: rows, hits, updates, evictions, and the ids that are pushed most
-                         (ID:COUNT, approximately), as servers said with their last heartbeat
 Exit codes
   0  done
   1  the scheduler refused the request (no such job, it has ended already, …)

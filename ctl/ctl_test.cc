@@ -209,36 +209,6 @@ TEST(Render, PlanShardsWorkersEventsConfig) {
   EXPECT_THAT(Render(config), HasSubstr("node.port"));
 }
 
-TEST(Json, HasEveryFieldUnderItsOwnName) {
-  const auto json = nlohmann::json::parse(Json(SomeCluster()));
-  EXPECT_EQ(json["jobs"][0]["workers_expected"], 2);
-  EXPECT_EQ(json["jobs"][0]["tensors"], 0);
-  EXPECT_EQ(json["members"][0]["role"], "ROLE_SERVER");
-  const std::string line = Json(SomeCluster(), true);
-  EXPECT_EQ(line.find('\n'), line.size() - 1);
-}
-
-// A listening socket on a free loopback port.
-class Listener {
- public:
-  Listener() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(listen(fd_, 1), 0);
-    getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
-    port_ = ntohs(address.sin_port);
-  }
-  ~Listener() { close(fd_); }
-  int port() const { return port_; }
-
- private:
-  int fd_, port_;
-};
-
-TEST(Doctor, NamesAndPorts) {
 TEST(Render, Tables) {
   proto::TableList list;
   list.set_job("clicks");
@@ -285,6 +255,36 @@ TEST(Render, Tables) {
   EXPECT_EQ(json["tables"][1]["hit_rate"], 0);
 }
 
+TEST(Json, HasEveryFieldUnderItsOwnName) {
+  const auto json = nlohmann::json::parse(Json(SomeCluster()));
+  EXPECT_EQ(json["jobs"][0]["workers_expected"], 2);
+  EXPECT_EQ(json["jobs"][0]["tensors"], 0);
+  EXPECT_EQ(json["members"][0]["role"], "ROLE_SERVER");
+  const std::string line = Json(SomeCluster(), true);
+  EXPECT_EQ(line.find('\n'), line.size() - 1);
+}
+
+// A listening socket on a free loopback port.
+class Listener {
+ public:
+  Listener() : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(fd_, 1), 0);
+    getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &size);
+    port_ = ntohs(address.sin_port);
+  }
+  ~Listener() { close(fd_); }
+  int port() const { return port_; }
+
+ private:
+  int fd_, port_;
+};
+
+TEST(Doctor, NamesAndPorts) {
   EXPECT_EQ(CheckName("127.0.0.1:1").level, Check::kOk);
   EXPECT_EQ(CheckName("[::1]:1").level, Check::kOk);
   EXPECT_EQ(CheckName("no colon").level, Check::kFail);

@@ -107,11 +107,6 @@ std::string Render(const proto::WorkerList& workers) {
   return table.Text();
 }
 
-std::string Render(const proto::Plan& plan) {
-  std::string text =
-      absl::StrCat("job ", plan.job(), " \"", Clean(plan.config().name()), "\", plan version ", plan.version(), ", ",
-                   StateText(plan.state()), plan.why().empty() ? "" : ": ", Clean(plan.why()), "\n");
-  absl::StrAppend(&text, "uid ", absl::Hex(plan.uid(), absl::kZeroPad16), ", ", plan.shards_size(),
 std::string Render(const proto::TableList& tables) {
   if (tables.tables().empty())
     return absl::StrCat("job ", Clean(tables.job()), " has no tables: none of its workers has registered one\n");
@@ -134,6 +129,11 @@ std::string Render(const proto::TableList& tables) {
   return absl::StrCat("job ", Clean(tables.job()), "\n", table.Text(), notes);
 }
 
+std::string Render(const proto::Plan& plan) {
+  std::string text =
+      absl::StrCat("job ", plan.job(), " \"", Clean(plan.config().name()), "\", plan version ", plan.version(), ", ",
+                   StateText(plan.state()), plan.why().empty() ? "" : ": ", Clean(plan.why()), "\n");
+  absl::StrAppend(&text, "uid ", absl::Hex(plan.uid(), absl::kZeroPad16), ", ", plan.shards_size(),
                   " shards, step coordinator: server ", plan.coordinator_server(), "\n\n");
   Table servers({">SERVER", "ID", ">INCARNATION", "ALIVE", "CONTROL", "LANES"});
   for (const proto::ServerInfo& s : plan.servers()) {
