@@ -34,23 +34,27 @@ static_assert(sizeof(IndexGroup) == 64);
 
 inline constexpr uint32_t kBlockGroups = 64;   // 4 KiB
 
-// Blocks are cut from chunks, which grow with the whole to 2 MiB; they are given back to be taken again, chunks never.
+// Blocks have numbers and are cut from chunks of 512, the first ones of which become real as they are used. Blocks are given
+// back to be taken again, chunks never.
 class IndexBlocks {
  public:
   explicit IndexBlocks(bool huge_pages) : huge_pages_(huge_pages) {}
 
-  IndexGroup* Take();              // zeros
-  void Give(IndexGroup* block) { unused_.push_back(block); }
-  size_t bytes() const { return blocks_ * kBlockGroups * sizeof(IndexGroup) + unused_.capacity() * sizeof(unused_[0]); }
+  uint32_t Take();   // of zeros
+  void Give(uint32_t block) { unused_.push_back(block); }
+  IndexGroup* At(uint32_t block) const { return chunks_[block / kChunkBlocks].get() + block % kChunkBlocks * kBlockGroups; }
+  size_t bytes() const { return taken_ * kBlockGroups * sizeof(IndexGroup) + unused_.capacity() * sizeof(unused_[0]); }
 
  private:
+  static constexpr uint32_t kChunkBlocks = 512;   // 2 MiB
+
   struct Release {
     void operator()(IndexGroup* chunk) const;
   };
-  const bool huge_pages_;   // asked for when chunks are that big
+  const bool huge_pages_;
   std::vector<std::unique_ptr<IndexGroup[], Release>> chunks_;
-  std::vector<IndexGroup*> unused_;
-  size_t blocks_ = 0;   // of all chunks
+  std::vector<uint32_t> unused_;
+  uint32_t taken_ = 0;   // blocks that were ever taken; in huge pages, memory follows in steps of a chunk
 };
 
 }  // namespace sluice::server

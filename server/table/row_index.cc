@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <utility>
 
 namespace sluice::server {
 namespace {
@@ -12,30 +11,30 @@ constexpr size_t kAhead = 16;   // rows whose headers are fetched ahead of their
 }  // namespace
 
 RowIndex::RowIndex(const RowSlabs* slabs, bool huge_pages) : slabs_(slabs), pages_(1), blocks_(huge_pages) {
-  pages_[0].block_rows = BlockRows(0);
+  pages_[0].block_rows = static_cast<uint16_t>(BlockRows(0));
   Rebuild(&pages_[0], {});
 }
 
 uint32_t RowIndex::Find(uint64_t id) const {
   const Hash hash(id);
   const Page& page = pages_[PageOf(hash)];
-  uint32_t at = hash.Home(page.group_count());
-  for (uint32_t probes = 0; probes < page.group_count(); ++probes) {
-    const IndexGroup& group = page.group(at);
+  uint32_t at = hash.Home(page.group_count);
+  for (uint32_t probes = 0; probes < page.group_count; ++probes) {
+    const IndexGroup& group = GroupAt(page, at);
     for (unsigned matches = group.Matches(hash.tag()); matches != 0; matches &= matches - 1) {
       const uint32_t slot = group.slots[std::countr_zero(matches)];
       if (slabs_->Header(slot)->id() == id) return slot;
     }
-    if (group.passed == 0) return kNone;
-    at = page.Next(at);
+    if (group.passed == 0) break;
+    at = Next(page, at);
   }
-  return kNone;
+  return page.spilled ? FindSpilled(id) : kNone;
 }
 
 void RowIndex::Put(Page& page, const Hash& hash, uint32_t slot) {
-  uint32_t at = hash.Home(page.group_count());
+  uint32_t at = hash.Home(page.group_count);
   for (;;) {
-    IndexGroup& group = page.group(at);
+    IndexGroup& group = GroupAt(page, at);
     if (const unsigned free = group.Matches(0); free != 0) {
       const int entry = std::countr_zero(free);
       group.tags[entry] = hash.tag();
@@ -44,24 +43,34 @@ void RowIndex::Put(Page& page, const Hash& hash, uint32_t slot) {
       return;
     }
     ++group.passed;
-    at = page.Next(at);
+    at = Next(page, at);
   }
 }
 
 void RowIndex::Insert(uint64_t id, uint32_t slot) {
   const Hash hash(id);
   Page& page = pages_[PageOf(hash)];
-  if (page.rows >= page.blocks.size() * page.block_rows) Rebuild(&page, Slots(page));
-  Put(page, hash, slot);
+  const bool full = page.rows >= uint32_t{page.block_count} * page.block_rows;
+  if (full && page.block_count < kMostBlocks) Rebuild(&page, Slots(page));
+  if (full && page.block_count == kMostBlocks && page.rows >= kMostBlocks * uint32_t{page.block_rows}) {
+    page.spilled = true;
+    spilled_[id] = slot;
+  } else {
+    Put(page, hash, slot);
+  }
   if (++rows_ > pages_.size() * kPageRows) SplitNext();
 }
 
 void RowIndex::Erase(uint64_t id, uint32_t slot) {
   const Hash hash(id);
   Page& page = pages_[PageOf(hash)];
-  uint32_t at = hash.Home(page.group_count());
-  for (uint32_t probes = 0; probes < page.group_count(); ++probes) {
-    IndexGroup& group = page.group(at);
+  if (page.spilled && spilled_.erase(id) != 0) {
+    --rows_;
+    return;
+  }
+  uint32_t at = hash.Home(page.group_count);
+  for (uint32_t probes = 0; probes < page.group_count; ++probes) {
+    IndexGroup& group = GroupAt(page, at);
     for (unsigned matches = group.Matches(hash.tag()); matches != 0; matches &= matches - 1) {
       const int entry = std::countr_zero(matches);
       if (group.slots[entry] != slot) continue;
@@ -71,26 +80,28 @@ void RowIndex::Erase(uint64_t id, uint32_t slot) {
       return;
     }
     --group.passed;   // the row passed here when it came
-    at = page.Next(at);
+    at = Next(page, at);
   }
 }
 
 std::vector<uint32_t> RowIndex::Slots(const Page& page) const {
   std::vector<uint32_t> slots;
   slots.reserve(page.rows);
-  for (const IndexGroup* block : page.blocks)
-    for (const IndexGroup* group = block; group < block + kBlockGroups; ++group)
-      for (unsigned taken = ~group->Matches(0) & 0xFFF; taken != 0; taken &= taken - 1)
-        slots.push_back(group->slots[std::countr_zero(taken)]);
+  for (uint32_t at = 0; at < page.group_count; ++at) {
+    const IndexGroup& group = GroupAt(page, at);
+    for (unsigned taken = ~group.Matches(0) & 0xFFF; taken != 0; taken &= taken - 1)
+      slots.push_back(group.slots[std::countr_zero(taken)]);
+  }
   return slots;
 }
 
 void RowIndex::Rebuild(Page* page, const std::vector<uint32_t>& slots) {
-  for (IndexGroup* block : page->blocks) blocks_.Give(block);
-  page->blocks.clear();
+  while (page->block_count > 0) blocks_.Give(page->blocks[--page->block_count]);
   page->rows = 0;
   const size_t full = slots.size() / page->block_rows;   // blocks
-  while (page->blocks.size() < full + 1 + full / 8) page->blocks.push_back(blocks_.Take());
+  const size_t wanted = std::min<size_t>(kMostBlocks, full + 1 + full / 8);
+  while (page->block_count < wanted) page->blocks[page->block_count++] = blocks_.Take();
+  page->group_count = page->block_count * kBlockGroups;
   for (size_t i = 0; i < slots.size(); ++i) {
     if (i + kAhead < slots.size()) __builtin_prefetch(slabs_->Header(slots[i + kAhead]));
     Put(*page, Hash(slabs_->Header(slots[i])->id()), slots[i]);
@@ -113,9 +124,10 @@ void RowIndex::SplitNext() {
   }
   Rebuild(&old, stay);
   Page fresh;
-  fresh.block_rows = BlockRows(pages_.size());
+  fresh.block_rows = static_cast<uint16_t>(BlockRows(pages_.size()));
+  fresh.spilled = old.spilled;   // spilled entries stay where they are
   Rebuild(&fresh, leave);
-  pages_.push_back(std::move(fresh));
+  pages_.push_back(fresh);
 }
 
 }  // namespace sluice::server

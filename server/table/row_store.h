@@ -1,9 +1,9 @@
 // The rows of a segment: found by id, inline in slabs, made and erased one at a time.
 //
-// Memory: with dim 16, fp32 and sgd a row is 64 bytes of values and 8 of id; the store takes at most 93 bytes for it (1.3
-// times) from about 1,000 rows on: 80 in the slab (with its last round and the link of row_ages.h), 7.5 of index, 2.5 of
-// slab not used yet, and the rest for pages. Bigger rows are nearer to 1. tests: row_store_test.cc. Lookups allocate
-// nothing; an insert moves at most one page of the index in two (about 8,000 rows).
+// Memory: with dim 16, fp32 and sgd a row is 64 bytes of values and 8 of id; the store takes at most 93.6 bytes for it (1.3
+// times) from about 1,000 rows on: 80 in the slab (with its last round and the link of row_ages.h), 6.4 to 8.5 of index, up
+// to 2.5 of slab not used yet. Bigger rows are nearer to 1. row_store_test.cc measures it. Lookups allocate nothing; an insert
+// moves at most two pages of the index (about 7,000 entries each).
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class RowStore {
   template <typename Visit>
   void VisitRows(std::span<const uint64_t> ids, Visit visit) const;
 
-  void Prefetch(uint64_t id) const { __builtin_prefetch(index_.Start(id).home); }   // for Find and Insert
+  void Prefetch(uint64_t id) const { RowIndex::Probe(index_, id).FindHome(index_); }   // for Find and Insert
   uint32_t Insert(uint64_t id);   // requires that it is not there; values and state are anything
   void Erase(uint32_t slot);
 
@@ -54,7 +54,8 @@ class RowStore {
   static size_t MostBytes(const RowLayout& layout, uint64_t rows);
 
  private:
-  static constexpr size_t kBatch = 32;
+  static constexpr size_t kApart = 8;
+  static constexpr size_t kInFlight = 64;   // ids; a power of two, at least 3 kApart
   static constexpr size_t kLine = 64;
   static constexpr size_t kAhead = 6 * kLine;   // of a row; the processor fetches the rest by itself
 
@@ -62,43 +63,37 @@ class RowStore {
   RowIndex index_;
 };
 
-// Two batches are in flight: while batch b is visited, the rows of batch b + 1 and the groups of batch b + 2 are fetched.
+// Each turn takes one id through one act: fetch its page, its home, its row, and visit it. The acts of an id are kApart turns
+// from each other, so that fetches and work alternate and as many lines are on their way as a core can have.
 template <typename Visit>
 void RowStore::VisitRows(std::span<const uint64_t> ids, Visit visit) const {
-  RowIndex::Probe probes[kBatch];
-  uint32_t slots[2][kBatch];
+  RowIndex::Probe probes[kInFlight];
+  uint32_t slots[kInFlight];
   const size_t ahead = std::min<size_t>(layout().stride, kAhead);
-  const size_t batches = (ids.size() + kBatch - 1) / kBatch;
-  const auto end = [&](size_t batch) { return std::min(ids.size(), (batch + 1) * kBatch); };
-  const auto start = [&](size_t batch) {   // the groups
-    for (size_t i = batch * kBatch; i < end(batch); ++i) {
-      probes[i % kBatch] = index_.Start(ids[i]);
-      __builtin_prefetch(probes[i % kBatch].home);
-    }
+  const auto fetch_row = [&](size_t i) {
+    const uint32_t slot = slots[i % kInFlight] = probes[i % kInFlight].First(index_);
+    if (slot == kNone) return;
+    const std::byte* const row = slabs_.At(slot);
+    const std::byte* line = row - reinterpret_cast<uintptr_t>(row) % kLine;
+    for (; line < row + ahead; line += kLine) __builtin_prefetch(line);
   };
-  const auto guess = [&](size_t batch) {   // the rows
-    for (size_t i = batch * kBatch; i < end(batch); ++i) {
-      const uint32_t slot = slots[batch % 2][i % kBatch] = RowIndex::First(probes[i % kBatch]);
-      if (slot == kNone) continue;
-      const std::byte* const row = slabs_.At(slot);
-      const std::byte* line = row - reinterpret_cast<uintptr_t>(row) % kLine;
-      for (; line < row + ahead; line += kLine) __builtin_prefetch(line);
-    }
+  const auto visit_row = [&](size_t i) {
+    uint32_t slot = slots[i % kInFlight];
+    if (slot != kNone && slabs_.Header(slot)->id() != ids[i]) [[unlikely]] slot = index_.Find(ids[i]);   // an equal tag
+    visit(i, slot);
   };
-  if (batches > 0) {
-    start(0);
-    guess(0);
+  const size_t n = ids.size();
+  size_t paged = 0, homed = 0, fetched = 0, visited = 0;   // ids that have had the act
+  while (visited + 3 * kApart < n) {
+    for (; paged < std::min(n, visited + 3 * kApart); ++paged) probes[paged % kInFlight] = RowIndex::Probe(index_, ids[paged]);
+    for (; homed < visited + 2 * kApart; ++homed) probes[homed % kInFlight].FindHome(index_);
+    for (; fetched < visited + kApart; ++fetched) fetch_row(fetched);
+    visit_row(visited++);
   }
-  if (batches > 1) start(1);
-  for (size_t batch = 0; batch < batches; ++batch) {
-    if (batch + 1 < batches) guess(batch + 1);
-    if (batch + 2 < batches) start(batch + 2);
-    for (size_t i = batch * kBatch; i < end(batch); ++i) {
-      uint32_t slot = slots[batch % 2][i % kBatch];
-      if (slot != kNone && slabs_.Header(slot)->id() != ids[i]) slot = index_.Find(ids[i]);   // an equal tag of another
-      visit(i, slot);
-    }
-  }
+  for (; paged < n; ++paged) probes[paged % kInFlight] = RowIndex::Probe(index_, ids[paged]);
+  for (; homed < n; ++homed) probes[homed % kInFlight].FindHome(index_);
+  for (; fetched < n; ++fetched) fetch_row(fetched);
+  for (; visited < n; ++visited) visit_row(visited);
 }
 
 }  // namespace sluice::server

@@ -93,7 +93,7 @@ TEST(RowStore, BehavesLikeAMapOverRandomHistories) {
 TEST(RowStore, PagesSplitAndRowsStayWhereTheyAre) {
   PhiloxRandom random(5);
   Harness harness({1, false, 0});
-  for (uint64_t id = 0; id < 60000; ++id) {   // 14 splits
+  for (uint64_t id = 0; id < 60000; ++id) {   // 17 splits
     harness.Insert(id * 0x10001, static_cast<uint32_t>(id));
     if (id % 20000 != 19999) continue;
     ASSERT_NO_FATAL_FAILURE(harness.Check(random));
@@ -125,6 +125,28 @@ TEST(RowStore, CollidingIdsAreFoundAndLeaveNoTrace) {
       ASSERT_NO_FATAL_FAILURE(harness.Check(random));
     }
   }
+}
+
+uint64_t Unmix(uint64_t hash) {   // MixId(Unmix(h)) == h
+  hash = (hash ^ (hash >> 31) ^ (hash >> 62)) * 0x319642B2D24D8EC3;
+  hash = (hash ^ (hash >> 27) ^ (hash >> 54)) * 0x96DE1B173F119089;
+  return hash ^ (hash >> 30) ^ (hash >> 60);
+}
+
+// Whoever knows the hash can send ids that all belong to one page; it must stay a page, and right.
+TEST(RowStore, IdsThatWereChosenToCollideFindRoom) {
+  PhiloxRandom random(8);
+  Harness harness({1, false, 0});
+  for (uint64_t i = 0; i < 20000; ++i) {
+    const uint64_t id = Unmix(i << 40 | 0x1234567);
+    ASSERT_EQ(compression::MixId(id), i << 40 | 0x1234567);
+    harness.Insert(id, static_cast<uint32_t>(i));
+  }
+  ASSERT_NO_FATAL_FAILURE(harness.Check(random));
+  while (harness.ids.size() > 100) harness.EraseAt(random.Below(static_cast<uint32_t>(harness.ids.size())));
+  ASSERT_NO_FATAL_FAILURE(harness.Check(random));
+  for (uint64_t i = 20000; i < 30000; ++i) harness.Insert(Unmix(i << 40 | 0x1234567), static_cast<uint32_t>(i));
+  ASSERT_NO_FATAL_FAILURE(harness.Check(random));
 }
 
 TEST(RowStore, ErasedSlotsAreUsedAgain) {
