@@ -57,7 +57,7 @@ CoreImpl::CoreImpl(proto::NodeConfig config, Store* store, const Clock* clock, s
       last_tick_(started_),
       no_loss_before_(started_ + lease()) {
   meta_.set_format(kStateFormat);
-  const Live restored{.session = 0, .heard = started_, .unseen = true, .heartbeat = {}};
+  const Live restored{.session = 0, .heard = started_, .unseen = true, .restored = true, .heartbeat = {}};
   for (auto& [id, record] : saved.servers) {
     ServerState& server = servers_[id];
     server.record = std::move(record);

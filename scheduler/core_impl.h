@@ -54,6 +54,7 @@ struct Live {
   SessionId session = 0;        // 0: no stream
   TimeNs heard = 0;             // last message, or when it was admitted, or when the scheduler started
   bool unseen = false;          // from the state file, not heard yet: may be alive
+  bool restored = false;        // from the state file, and not heard since this process started
   proto::Heartbeat heartbeat;   // of the last one: round, bytes, what it waits for
 
   bool Alive() const { return session != 0 || unseen; }
@@ -230,7 +231,6 @@ class CoreImpl final : public SchedulerCore {
 
   // views.cc
   absl::StatusOr<const JobState*> FindJob(const std::string& name) const;
-  bool Unheard(const Live& live) const;
   proto::JobStatus StatusOf(const JobState& job) const;
   void FillWorkerStatus(const JobState& job, uint32_t rank, proto::MemberStatus* status) const;
 

@@ -172,7 +172,7 @@ absl::Status CoreImpl::AdmitServer(SessionId session, const proto::Register& reg
   ServerState& server = servers_[reg.id()];
   const SessionId old = server.live.session;
   server.record = std::move(next);
-  server.live = {.session = session, .heard = clock_->Now(), .unseen = false, .heartbeat = {}};
+  server.live = {.session = session, .heard = clock_->Now(), .unseen = false, .restored = false, .heartbeat = {}};
   if (!same_life) server.acked.clear();
   SessionState& state = sessions_.at(session);
   state.role = proto::ROLE_SERVER;
@@ -367,7 +367,7 @@ absl::Status CoreImpl::AdmitWorker(SessionId session, const proto::Register& reg
 
   Live& live = job.workers[place.rank];
   const SessionId old_session = live.session;
-  live = {.session = session, .heard = clock_->Now(), .unseen = false, .heartbeat = {}};
+  live = {.session = session, .heard = clock_->Now(), .unseen = false, .restored = false, .heartbeat = {}};
   SessionState& state = sessions_.at(session);
   state.role = proto::ROLE_WORKER;
   state.job = job.plan().job();

@@ -46,11 +46,8 @@ void CoreImpl::FillWorkerStatus(const JobState& job, uint32_t rank, proto::Membe
   status->set_wire_bytes_out(live.heartbeat.wire_bytes_out());
   status->set_waiting_for(live.heartbeat.waiting_for());
   status->set_finished(job.plan().workers(rank).finished());
-  status->set_unheard(worker.member() != 0 && Unheard(live));
+  status->set_unheard(live.restored);
 }
-
-// Known from the state file alone.
-bool CoreImpl::Unheard(const Live& live) const { return live.session == 0 && live.heard <= started_; }
 
 proto::JobStatus CoreImpl::StatusOf(const JobState& job) const {
   proto::JobStatus status;
@@ -73,7 +70,7 @@ proto::JobStatus CoreImpl::StatusOf(const JobState& job) const {
     status.set_round(std::max(status.round(), live.heartbeat.round()));
     if (job.plan().state() == proto::JOB_RUNNING && job.Active(rank) && !job.plan().workers(rank).alive())
       absl::StrAppend(&why, " (rank ", rank, ": ",
-                      Unheard(live) ? "not heard since the scheduler started"
+                      live.restored ? "not heard since the scheduler started"
                                     : absl::StrCat("last heard ", Ago(clock_->Now() - live.heard), " ago"), ")");
   }
   status.set_why(why);
@@ -94,7 +91,7 @@ proto::Cluster CoreImpl::GetCluster() const {
     status->set_incarnation(server.record.incarnation());
     status->set_alive(server.live.session != 0);
     status->set_since_heartbeat_ms((now - server.live.heard) / kMillisecond);
-    status->set_unheard(Unheard(server.live));
+    status->set_unheard(server.live.restored);
     status->set_rank(-1);
     status->set_round(server.live.heartbeat.round());
     status->set_wire_bytes_in(server.live.heartbeat.wire_bytes_in());
