@@ -1,11 +1,11 @@
-// How fast a segment's rows are read and updated on one core, next to plain loops over one flat array in the same run, and
-// the longest pause while it grows.
+// How fast a segment's rows are read and updated on one core, next to plain loops over one flat array in the same run,
+// and the longest pause while it grows.
 //
-//   bazel run //bench/tables:store -- [--repetitions N] [--rows N] [--grow-to N] [--json FILE]
+//   bazel run //bench/table_store:store -- [--repetitions N] [--rows N] [--grow-to N] [--json FILE]
 //
-// Batches of 4,096 ids, Zipf 1.05 over 10 million rows whose popularity has nothing to do with their place; fp32, sgd. The
-// flat array holds the same rows in the order of their creation. Every repetition runs each cell once over all batches, in
-// turn; the table has medians. Rows a second of the thread's CPU time.
+// Batches of 4,096 ids, Zipf 1.05 over 10 million rows whose popularity has nothing to do with their place; fp32, sgd.
+// The flat array holds the same rows in the order of their creation. Every repetition runs each cell once over all
+// batches, in turn; the table has medians. Rows a second of the thread's CPU time.
 //
 //   gather        plain loop: memcpy of each row of the flat array to the output, by index (the memory's limit)
 //   gather huge   the same from an array in huge pages, as the store's slabs are
@@ -14,8 +14,12 @@
 //   update        plain loop: row -= rate * gradient in the flat array, each id once
 //   apply         TableSegment::Apply of the same ids
 //
-// The segments ask for huge pages (SegmentLimits). Growth, without and with them: dim 16, Apply calls of 4,096 ids that are not stored, from 1 to 20 million rows; the longest call, in time of the
-// wall and of the thread (others' work on the machine is in the first only).
+// The segments ask for huge pages (SegmentLimits). Growth, without and with them: dim 16, Apply calls of 4,096 ids that
+// are not stored, from 1 to 20 million rows; the longest call, in time of the wall and of the thread (others' work on
+// the machine is in the first only).
+#include <sys/mman.h>
+#include <time.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -24,14 +28,10 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
-
-#include <sys/mman.h>
-#include <time.h>
-
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/numbers.h"
 #include "base/philox.h"
@@ -70,11 +70,11 @@ struct Batches {
   std::vector<std::vector<uint64_t>> drawn, once;
 
   explicit Batches(uint64_t rows) : drawn(kBatches), once(kBatches) {
-    std::vector<double> sums(rows);   // of the weights of the ranks
+    std::vector<double> sums(rows);  // of the weights of the ranks
     double sum = 0;
     for (uint64_t rank = 0; rank < rows; ++rank) sums[rank] = sum += std::pow(static_cast<double>(rank + 1), -kZipf);
     PhiloxRandom random(1);
-    std::vector<uint32_t> place(rows);   // of a rank
+    std::vector<uint32_t> place(rows);  // of a rank
     for (uint64_t i = 0; i < rows; ++i) place[i] = static_cast<uint32_t>(i);
     for (uint64_t i = rows; i > 1; --i) std::swap(place[i - 1], place[random.Below(static_cast<uint32_t>(i))]);
     for (size_t b = 0; b < kBatches; ++b) {
@@ -141,18 +141,24 @@ nlohmann::json Throughput(uint32_t dim, uint64_t rows, int repetitions, const Ba
   Cell cells[] = {
       {"gather", drawn_rows, [&] { gather(flat.get(), batches.drawn); }},
       {"gather huge", drawn_rows, [&] { gather(huge.get(), batches.drawn); }},
-      {"read", drawn_rows, [&] { for (const auto& batch : drawn) segment->Read(batch, std::span(out).first(batch.size() * dim)); }},
+      {"read", drawn_rows,
+       [&] {
+         for (const auto& batch : drawn) segment->Read(batch, std::span(out).first(batch.size() * dim));
+       }},
       {"gather once", once_rows, [&] { gather(flat.get(), batches.once); }},
-      {"update", once_rows, [&] {
+      {"update", once_rows,
+       [&] {
          for (const auto& batch : batches.once)
            for (size_t i = 0; i < batch.size(); ++i)
              for (size_t d = 0; d < dim; ++d) flat[batch[i] * dim + d] -= kRate * gradients[i * dim + d];
        }},
-      {"apply", once_rows, [&] {
-         for (const auto& batch : once) segment->Apply(batch, std::span(gradients).first(batch.size() * dim), {}, kRate, 1);
+      {"apply", once_rows,
+       [&] {
+         for (const auto& batch : once)
+           segment->Apply(batch, std::span(gradients).first(batch.size() * dim), {}, kRate, 1);
        }},
   };
-  for (Cell& cell : cells) cell.run();   // pages and caches
+  for (Cell& cell : cells) cell.run();  // pages and caches
   for (int r = 0; r < repetitions; ++r)
     for (Cell& cell : cells) {
       const double begin = Seconds(CLOCK_THREAD_CPUTIME_ID);
@@ -160,7 +166,8 @@ nlohmann::json Throughput(uint32_t dim, uint64_t rows, int repetitions, const Ba
       cell.seconds.push_back(Seconds(CLOCK_THREAD_CPUTIME_ID) - begin);
     }
 
-  nlohmann::json result = {{"dim", dim}, {"rows", rows}, {"rows_once_a_batch", static_cast<double>(once_rows) / kBatches}};
+  nlohmann::json result = {
+      {"dim", dim}, {"rows", rows}, {"rows_once_a_batch", static_cast<double>(once_rows) / kBatches}};
   const server::SegmentStats stats = segment->stats();
   const double value_bytes = static_cast<double>(stats.rows) * dim * 4;
   result["bytes_by_row"] = static_cast<double>(stats.bytes) / static_cast<double>(stats.rows);
@@ -173,7 +180,8 @@ nlohmann::json Throughput(uint32_t dim, uint64_t rows, int repetitions, const Ba
   for (const Cell& cell : cells) {
     const double rate = static_cast<double>(cell.rows) / Median(cell.seconds);
     if (cell.name == "gather" || cell.name == "gather once") base = rate;
-    std::printf("  %-12s %12.1f %8.1f %8.2f %18.2f\n", cell.name.c_str(), rate * 1e-6, 1e9 / rate, rate * dim * 4e-9, rate / base);
+    std::printf("  %-12s %12.1f %8.1f %8.2f %18.2f\n", cell.name.c_str(), rate * 1e-6, 1e9 / rate, rate * dim * 4e-9,
+                rate / base);
     result[cell.name] = {{"rows_per_second", rate}, {"of_gather", rate / base}};
   }
   return result;
@@ -199,12 +207,14 @@ nlohmann::json Growth(uint64_t from, uint64_t to, bool huge_pages) {
                           {"p99_ms", seconds[seconds.size() * 99 / 100] * 1e3},
                           {"longest_ms", seconds.back() * 1e3}};
   };
-  const nlohmann::json result = {{"from", from}, {"to", to}, {"huge_pages", huge_pages}, {"wall", figures(wall)}, {"cpu", figures(cpu)}};
+  const nlohmann::json result = {
+      {"from", from}, {"to", to}, {"huge_pages", huge_pages}, {"wall", figures(wall)}, {"cpu", figures(cpu)}};
   std::printf("growth from %llu to %llu rows, calls of %zu new ids, %s pages\n", static_cast<unsigned long long>(from),
               static_cast<unsigned long long>(to), kBatch, huge_pages ? "huge" : "small");
   for (const char* clock : {"wall", "cpu"})
-    std::printf("  %-5s median %.2f ms, p99 %.2f ms, longest %.2f ms\n", clock, result[clock]["median_ms"].get<double>(),
-                result[clock]["p99_ms"].get<double>(), result[clock]["longest_ms"].get<double>());
+    std::printf("  %-5s median %.2f ms, p99 %.2f ms, longest %.2f ms\n", clock,
+                result[clock]["median_ms"].get<double>(), result[clock]["p99_ms"].get<double>(),
+                result[clock]["longest_ms"].get<double>());
   return result;
 }
 
@@ -219,7 +229,8 @@ int Main(int argc, char** argv) {
       ++i;
     } else if (flag == "--rows" && more && absl::SimpleAtoi(argv[i + 1], &rows) && rows > kBatch && rows < UINT32_MAX) {
       ++i;
-    } else if (flag == "--grow-to" && more && absl::SimpleAtoi(argv[i + 1], &grow_to) && grow_to >= 1'000'000 + kBatch) {
+    } else if (flag == "--grow-to" && more && absl::SimpleAtoi(argv[i + 1], &grow_to) &&
+               grow_to >= 1'000'000 + kBatch) {
       ++i;
     } else if (flag == "--json" && more) {
       json_file = argv[++i];
