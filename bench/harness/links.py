@@ -112,8 +112,8 @@ def main():
           (options.mib, options.rate, goodput / 1e6, options.congestion, options.mtu))
     print(table(["step", "seconds", "bound", "ratio", "MiB", "busiest"], rows))
     behind = runs["behind passes"]
-    print("goal: at most 1.05. Passes of %.2f s lie in the second row: no order of sending takes less than %.3f s there "
-          "(%.3f of the bound), and the step is %.3f times that." %
+    print("goal: at most 1.05. Passes of %.2f s (sleeps) lie in the second row: in the same order, ideal links that carry one "
+          "partition at a time would take %.3f s (%.3f of the bound), and the step is %.3f times that." %
           (behind["compute_seconds"], behind["least_seconds"], behind["least_seconds"] / behind["bound_seconds"],
            behind["median_seconds"] / behind["least_seconds"]))
     path = os.path.join(options.out, "links.json")
