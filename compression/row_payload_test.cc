@@ -1,11 +1,11 @@
 #include "compression/row_payload.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <set>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "base/philox.h"
 
@@ -102,7 +102,7 @@ TEST(RowPayload, TheEndsOfTheRangeRoundTrip) {
   ExpectRoundTrip({});
   ExpectRoundTrip({0});
   ExpectRoundTrip({kMaxId});
-  ExpectRoundTrip({0, kMaxId});             // the widest difference: 64 bits
+  ExpectRoundTrip({0, kMaxId});  // the widest difference: 64 bits
   ExpectRoundTrip({0, 1, kMaxId - 1, kMaxId});
   ExpectRoundTrip({kMaxId - 2, kMaxId - 1, kMaxId});
 }
@@ -118,7 +118,7 @@ TEST(RowPayload, RandomSetsMatchTheDescription) {
 }
 
 TEST(RowPayload, ValuesFollowAtAMultipleOfEight) {
-  Bytes out(3, std::byte{7});   // what is there already stays
+  Bytes out(3, std::byte{7});  // what is there already stays
   ASSERT_TRUE(PackIds(std::vector<uint64_t>{5, 6, 900}, &out).ok());
   Bytes payload(out.begin() + 3, out.end());
   const size_t values_at = payload.size();
@@ -180,13 +180,13 @@ TEST(RowPayload, AbsurdCountsAreRefusedBeforeAnythingIsAllocated) {
   StoreLe(payload.data(), uint32_t{1});
   StoreLe(payload.data() + 4, UINT32_MAX);
   EXPECT_NE(Error(payload).find("4294967295 bytes of ids"), std::string::npos) << Error(payload);
-  StoreLe(payload.data(), uint32_t{0});   // no rows, yet ids
+  StoreLe(payload.data(), uint32_t{0});  // no rows, yet ids
   StoreLe(payload.data() + 4, uint32_t{8});
   EXPECT_NE(Error(payload), "");
 }
 
 TEST(RowPayload, WidthsBeyond64PaddingAndTrailingBytesAreRefused) {
-  Bytes packed = Packed({0, 2});   // head, first id, width 1, one byte of bits
+  Bytes packed = Packed({0, 2});  // head, first id, width 1, one byte of bits
   ASSERT_EQ(packed.size(), 24u);
   packed[16] = std::byte{65};
   EXPECT_NE(Error(packed).find("width of 65"), std::string::npos) << Error(packed);
@@ -204,7 +204,7 @@ TEST(RowPayload, WidthsBeyond64PaddingAndTrailingBytesAreRefused) {
 
 TEST(RowPayload, AnIdBeyondTheLargestIsRefused) {
   Bytes packed = Packed({0, kMaxId});
-  packed[8] = std::byte{1};   // the first id becomes 1
+  packed[8] = std::byte{1};  // the first id becomes 1
   EXPECT_NE(Error(packed).find("row 1 of 2 lies beyond"), std::string::npos) << Error(packed);
 }
 
@@ -212,7 +212,7 @@ TEST(RowPayload, SegmentsShareIdsEvenly) {
   for (const uint32_t segments : {1u, 3u, 8u, 100u}) {
     std::vector<int> count(segments);
     for (uint64_t id = 0; id < 1000 * segments; ++id) ++count.at(SegmentOf(id, segments));
-    for (const int c : count) EXPECT_NEAR(c, 1000, 160);   // five deviations
+    for (const int c : count) EXPECT_NEAR(c, 1000, 160);  // five deviations
   }
   // The published sequence of splitmix64 from seed 0 is the finalizer of multiples of the golden ratio.
   EXPECT_EQ(MixId(0x9E3779B97F4A7C15), 0xE220A8397B1DCDAF);

@@ -1,15 +1,16 @@
 // How often ids that have no row yet were sighted, approximately and in fixed memory: a count-min sketch (Cormode &
 // Muthukrishnan 2005) with conservative update (Estan & Varghese 2002) that forgets by halves.
 //
-// Four rows of 2^18 counters of 8 bits, 1 MiB. Counter of id in row k: MixId(id + k 0x9E3779B97F4A7C15) mod 2^18. An id's
-// estimate is the smallest of its four. n sightings of an id raise its estimate by n (at most to 255) and its counters to at
-// least that, none of them further. After 2^17 sightings (of all ids, in whole calls) every counter is halved, rounding down.
+// Four rows of 2^18 counters of 8 bits, 1 MiB. Counter of id in row k: MixId(id + k 0x9E3779B97F4A7C15) mod 2^18. An
+// id's estimate is the smallest of its four. n sightings of an id raise its estimate by n (at most to 255) and its
+// counters to at least that, none of them further. After 2^17 sightings (of all ids, in whole calls) every counter is
+// halved, rounding down.
 //
-// Error: the counts in a row add up to less than 2^18 at any time (2^17 + 2^16 + ...), that is one a counter. So, for ids
-// spread evenly, an estimate is too high by one or more with probability at most (1 - 1/e)^4 = 16 %, by two or more with
-// (1 - 2/e)^4 = 0.5 %; just after halving 2.4 % and 0.01 %. It is never too low for sightings since the last halving; older
-// ones count half, a quarter, and so on. An id that is seen less than once in some 10^5 sightings of a segment may thus
-// never be admitted.
+// Error: the counts in a row add up to less than 2^18 at any time (2^17 + 2^16 + ...), that is one a counter. So, for
+// ids spread evenly, an estimate is too high by one or more with probability at most (1 - 1/e)^4 = 16 %, by two or more
+// with (1 - 2/e)^4 = 0.5 %; just after halving 2.4 % and 0.01 %. It is never too low for sightings since the last
+// halving; older ones count half, a quarter, and so on. An id that is seen less than once in some 10^5 sightings of a
+// segment may thus never be admitted.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace sluice::server {
 
 class Admission {
  public:
-  static constexpr uint32_t kMostSightings = 255;   // what can be asked for
+  static constexpr uint32_t kMostSightings = 255;  // what can be asked for
   static constexpr size_t kRows = 4;
   static constexpr size_t kWidth = size_t{1} << 18;
   static constexpr size_t kHalveAfter = kWidth / 2;
@@ -57,7 +58,7 @@ class Admission {
 
   const uint32_t after_;
   std::vector<uint8_t> counters_;
-  uint64_t counted_ = 0;   // since the last halving
+  uint64_t counted_ = 0;  // since the last halving
 };
 
 }  // namespace sluice::server

@@ -20,7 +20,7 @@ void HotIds::FreePlace(size_t place) {
   for (size_t next = (place + 1) % kPlaces; places_[next] != 0; next = (next + 1) % kPlaces) {
     Counter& counter = heap_[places_[next] - 1];
     const size_t home = compression::MixId(counter.id) % kPlaces;
-    if ((next - home) % kPlaces < (next - place) % kPlaces) continue;   // its probe does not pass the gap
+    if ((next - home) % kPlaces < (next - place) % kPlaces) continue;  // its probe does not pass the gap
     counter.place = static_cast<uint32_t>(place);
     places_[place] = std::exchange(places_[next], 0);
     place = next;
@@ -63,7 +63,7 @@ void HotIds::Sight(uint64_t id, uint64_t n) {
     return;
   }
   FreePlace(heap_[0].place);
-  place = PlaceOf(id);   // shifting may have moved the end of its probe
+  place = PlaceOf(id);  // shifting may have moved the end of its probe
   heap_[0] = {heap_[0].count + n, id, static_cast<uint32_t>(place)};
   SiftDown(0);
 }
@@ -83,9 +83,8 @@ void HotIds::Remove(uint64_t id) {
 
 std::vector<std::pair<uint64_t, uint64_t>> HotIds::Top(size_t most) const {
   std::vector<Counter> sorted = heap_;
-  std::sort(sorted.begin(), sorted.end(), [](const Counter& a, const Counter& b) {
-    return a.count != b.count ? a.count > b.count : a.id < b.id;
-  });
+  std::sort(sorted.begin(), sorted.end(),
+            [](const Counter& a, const Counter& b) { return a.count != b.count ? a.count > b.count : a.id < b.id; });
   std::vector<std::pair<uint64_t, uint64_t>> top;
   for (size_t i = 0; i < std::min(most, sorted.size()); ++i) top.emplace_back(sorted[i].id, sorted[i].count);
   return top;

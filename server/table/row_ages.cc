@@ -14,7 +14,7 @@ void RowAges::Push(uint32_t slot) {
 }
 
 void RowAges::Add(uint32_t slot) {
-  if (store_->header(slot)->next != kInNoList) return;   // a place from its last life, in an older list
+  if (store_->header(slot)->next != kInNoList) return;  // a place from its last life, in an older list
   Push(slot);
   if (lists_.size() > std::max<size_t>(kLeastLists, store_->rows() / kRowsAList)) JoinNeighbours();
 }
@@ -36,7 +36,7 @@ void RowAges::JoinNeighbours() {
 
 // The oldest list with a row below `below`, cut into rows of its oldest round (open_) and the rest, which goes back.
 bool RowAges::OpenOldest(uint32_t below) {
-  std::vector<std::pair<uint64_t, uint32_t>> oldest;   // id, slot
+  std::vector<std::pair<uint64_t, uint32_t>> oldest;  // id, slot
   std::vector<uint32_t> rest;
   while (!lists_.empty()) {
     const auto [key, list] = *lists_.begin();
@@ -51,7 +51,7 @@ bool RowAges::OpenOldest(uint32_t below) {
       const uint32_t round = header->last_round;
       if (round == RowSlabs::kErased) {
         // It is out of the lists now.
-      } else if (round >> shift_ > key || round > open_round_) {   // of a later list, or of this one and younger
+      } else if (round >> shift_ > key || round > open_round_) {  // of a later list, or of this one and younger
         rest.push_back(slot);
       } else {
         if (round < open_round_) {
@@ -74,7 +74,8 @@ bool RowAges::OpenOldest(uint32_t below) {
     oldest.clear();
   }
   std::sort(oldest.begin(), oldest.end());
-  for (size_t i = oldest.size(); i-- > 0;) store_->header(oldest[i].second)->next = std::exchange(open_, oldest[i].second);
+  for (size_t i = oldest.size(); i-- > 0;)
+    store_->header(oldest[i].second)->next = std::exchange(open_, oldest[i].second);
   return !oldest.empty();
 }
 
@@ -89,7 +90,7 @@ uint32_t RowAges::PopOlderThan(uint32_t round) {
       open_ = std::exchange(header->next, kInNoList);
       if (!live) continue;
       if (header->last_round == open_round_) return slot;
-      Push(slot);   // pushed, or another row, since the list was opened
+      Push(slot);  // pushed, or another row, since the list was opened
     }
   } while (OpenOldest(round));
   none_below_ = round;

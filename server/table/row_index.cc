@@ -6,7 +6,7 @@
 namespace sluice::server {
 namespace {
 
-constexpr size_t kAhead = 16;   // rows whose headers are fetched ahead of their moving
+constexpr size_t kAhead = 16;  // rows whose headers are fetched ahead of their moving
 
 }  // namespace
 
@@ -79,7 +79,7 @@ void RowIndex::Erase(uint64_t id, uint32_t slot) {
       --rows_;
       return;
     }
-    --group.passed;   // the row passed here when it came
+    --group.passed;  // the row passed here when it came
     at = Next(page, at);
   }
 }
@@ -98,7 +98,7 @@ std::vector<uint32_t> RowIndex::Slots(const Page& page) const {
 void RowIndex::Rebuild(Page* page, const std::vector<uint32_t>& slots) {
   while (page->block_count > 0) blocks_.Give(page->blocks[--page->block_count]);
   page->rows = 0;
-  const size_t full = slots.size() / page->block_rows;   // blocks
+  const size_t full = slots.size() / page->block_rows;  // blocks
   const size_t wanted = std::min<size_t>(kMostBlocks, full + 1 + full / 8);
   while (page->block_count < wanted) page->blocks[page->block_count++] = blocks_.Take();
   page->group_count = page->block_count * kBlockGroups;
@@ -108,7 +108,8 @@ void RowIndex::Rebuild(Page* page, const std::vector<uint32_t>& slots) {
   }
 }
 
-// Pages 0 to mask_ / 2 are split in turn, page p into p and p + mask_ / 2 + 1, which is the next one: bit by bit of the hash.
+// Pages 0 to mask_ / 2 are split in turn, page p into p and p + mask_ / 2 + 1, which is the next one: bit by bit of the
+// hash.
 void RowIndex::SplitNext() {
   if (pages_.size() == mask_ + 1) mask_ = 2 * mask_ + 1;
   const size_t bit = (mask_ >> 1) + 1;
@@ -125,7 +126,7 @@ void RowIndex::SplitNext() {
   Rebuild(&old, stay);
   Page fresh;
   fresh.block_rows = static_cast<uint16_t>(BlockRows(pages_.size()));
-  fresh.spilled = old.spilled;   // spilled entries stay where they are
+  fresh.spilled = old.spilled;  // spilled entries stay where they are
   Rebuild(&fresh, leave);
   pages_.push_back(fresh);
 }

@@ -1,14 +1,14 @@
 // From ids to slots: open addressing over lines of the cache, in pages that grow one at a time.
 //
 // A group is one cache line: 12 tags of 8 bits (0 = free), 12 slots, and how many entries had to pass it because it was
-// full. A page is an array of groups, probed one after the other from a home that follows from the id; a lookup ends at a
-// group that nobody has passed. An erased entry is gone at once and takes back its marks of passing, so no tombstones gather
-// (as in Facebook's F14). Tags only hint: the id is compared in the row.
+// full. A page is an array of groups, probed one after the other from a home that follows from the id; a lookup ends at
+// a group that nobody has passed. An erased entry is gone at once and takes back its marks of passing, so no tombstones
+// gather (as in Facebook's F14). Tags only hint: the id is compared in the row.
 //
-// Growth is by small acts, so that no insert pauses: a page that is full gets one or two blocks of 64 groups more; and for every 3400 rows
-// one page is split in two, in turn (linear hashing, Litwin 1980), so that pages hold 3,300 to 7,000 rows whatever the number
-// of rows. Either act moves one page's entries. A row's share of the index is 6.4 to 8 bytes (more below 1,000 rows). The
-// index never shrinks.
+// Growth is by small acts, so that no insert pauses: a page that is full gets one or two blocks of 64 groups more; and
+// for every 3400 rows one page is split in two, in turn (linear hashing, Litwin 1980), so that pages hold 3,300 to
+// 7,000 rows whatever the number of rows. Either act moves one page's entries. A row's share of the index is 6.4 to 8
+// bytes (more below 1,000 rows). The index never shrinks.
 #pragma once
 
 #include <bit>
@@ -31,8 +31,8 @@ class RowIndex {
   RowIndex(const RowSlabs* slabs, bool huge_pages);
 
   uint32_t Find(uint64_t id) const;
-  void Insert(uint64_t id, uint32_t slot);   // id is not there; the slot's header has it
-  void Erase(uint64_t id, uint32_t slot);    // is there
+  void Insert(uint64_t id, uint32_t slot);  // id is not there; the slot's header has it
+  void Erase(uint64_t id, uint32_t slot);   // is there
 
   size_t rows() const { return rows_; }
   size_t bytes() const { return blocks_.bytes() + pages_.capacity() * sizeof(Page) + spilled_.size() * kSpilledBytes; }
@@ -51,10 +51,10 @@ class RowIndex {
 
   static constexpr uint32_t kMostBlocks = 13;
   struct alignas(64) Page {   // one cache line, all that a lookup has to know
-    uint32_t rows = 0;          // without spilled ones
-    uint16_t block_rows = 0;    // at most, on average
+    uint32_t rows = 0;        // without spilled ones
+    uint16_t block_rows = 0;  // at most, on average
     uint8_t block_count = 0;
-    bool spilled = false;       // it or a page that it was split from has had entries in spilled_
+    bool spilled = false;  // it or a page that it was split from has had entries in spilled_
     uint32_t group_count = 0;
     uint32_t blocks[kMostBlocks] = {};
   };
@@ -73,13 +73,14 @@ class RowIndex {
       home_ = &index.GroupAt(*page_, at_);
       __builtin_prefetch(home_);
     }
-    // The slot that the first equal tag suggests: its row's id is to be compared, and Find to be asked if it is another.
-    // kNone if the row is surely not there.
+    // The slot that the first equal tag suggests: its row's id is to be compared, and Find to be asked if it is
+    // another. kNone if the row is surely not there.
     uint32_t First(const RowIndex& index) const {
       const IndexGroup* group = home_;
       uint32_t at = at_;
       for (uint32_t probes = 0; probes < page_->group_count; ++probes) {
-        if (const unsigned matches = group->Matches(hash_.tag()); matches != 0) return group->slots[std::countr_zero(matches)];
+        if (const unsigned matches = group->Matches(hash_.tag()); matches != 0)
+          return group->slots[std::countr_zero(matches)];
         if (group->passed == 0) break;
         at = Next(*page_, at);
         group = &index.GroupAt(*page_, at);
@@ -95,10 +96,12 @@ class RowIndex {
   };
 
  private:
-  // Pages that wait to be split have about the same number of rows; so that not all grow at once, one fills its blocks to 79 %
-  // and another to 88 % first.
-  static uint32_t BlockRows(size_t page) { return static_cast<uint32_t>(19 * kBlockGroups / 2 + page * 37 % kBlockGroups); }
-  static constexpr size_t kSpilledBytes = 32;   // of an entry, as a hash table takes them at most
+  // Pages that wait to be split have about the same number of rows; so that not all grow at once, one fills its blocks
+  // to 79 % and another to 88 % first.
+  static uint32_t BlockRows(size_t page) {
+    return static_cast<uint32_t>(19 * kBlockGroups / 2 + page * 37 % kBlockGroups);
+  }
+  static constexpr size_t kSpilledBytes = 32;  // of an entry, as a hash table takes them at most
 
   size_t PageOf(const Hash& hash) const {
     const size_t page = hash.low & mask_;
@@ -113,13 +116,13 @@ class RowIndex {
     return found == spilled_.end() ? kNone : found->second;
   }
   void Put(Page& page, const Hash& hash, uint32_t slot);
-  void Rebuild(Page* page, const std::vector<uint32_t>& slots);   // with as many blocks as they need
+  void Rebuild(Page* page, const std::vector<uint32_t>& slots);  // with as many blocks as they need
   std::vector<uint32_t> Slots(const Page& page) const;
   void SplitNext();
 
   const RowSlabs* const slabs_;
   std::vector<Page> pages_;
-  size_t mask_ = 0;   // of the round of splits under way: pages_.size() is in (mask_ / 2 + 1, mask_ + 1]
+  size_t mask_ = 0;  // of the round of splits under way: pages_.size() is in (mask_ / 2 + 1, mask_ + 1]
   size_t rows_ = 0;
   IndexBlocks blocks_;
   // Entries that their page has no room for: with ids that were chosen to share the bits that pages go by, never else.

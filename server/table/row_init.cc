@@ -13,10 +13,10 @@
 namespace sluice::server {
 namespace {
 
-constexpr uint32_t kDomain = 0x726F7773;   // "rows"
+constexpr uint32_t kDomain = 0x726F7773;  // "rows"
 constexpr int32_t kMeanOfTwelve = 6 * 65535;
 
-const std::vector<std::string>& Kinds() {   // in the order of RowInit::Kind
+const std::vector<std::string>& Kinds() {  // in the order of RowInit::Kind
   static const auto* kinds = new std::vector<std::string>{"zero", "uniform", "normal"};
   return *kinds;
 }
@@ -53,8 +53,8 @@ absl::StatusOr<RowInit> RowInit::Create(const proto::TableSpec& spec) {
                                                    Nearest(name, Kinds()), "\""));
   const double scale = spec.init_scale() == 0 ? 0.01 : spec.init_scale();
   if (!(scale >= 1e-30 && scale < 1e30))
-    return absl::InvalidArgumentError(
-        absl::StrCat("table.init_scale is ", spec.init_scale(), "; it must be from 1e-30 to below 1e30, or 0 for 0.01"));
+    return absl::InvalidArgumentError(absl::StrCat("table.init_scale is ", spec.init_scale(),
+                                                   "; it must be from 1e-30 to below 1e30, or 0 for 0.01"));
   RowInit init;
   init.kind_ = static_cast<Kind>(found - Kinds().begin());
   init.seed_ = spec.seed();
@@ -65,9 +65,7 @@ absl::StatusOr<RowInit> RowInit::Create(const proto::TableSpec& spec) {
 void RowInit::Fill(uint64_t id, std::span<float> values) const {
   RowWords words(seed_, id);
   switch (kind_) {
-    case Kind::kZero:
-      std::fill(values.begin(), values.end(), 0.0f);
-      break;
+    case Kind::kZero: std::fill(values.begin(), values.end(), 0.0f); break;
     case Kind::kUniform:
       for (float& value : values) value = (static_cast<float>(words.Next() >> 8) * 0x1p-23f - 1.0f) * scale_;
       break;

@@ -1,12 +1,13 @@
-// The values a row has before anybody has pushed to it: a function of (seed, id, position) and nothing else, so that any
-// server, backup or oracle makes the same row.
+// The values a row has before anybody has pushed to it: a function of (seed, id, position) and nothing else, so that
+// any server, backup or oracle makes the same row.
 //
-// Word w of a row is word w % 4 of Philox4x32-10 with the counter (w / 4, 0x726F7773, id's low half, id's high half) and
-// the seed as key (base/philox.h). With scale = fp32(init_scale), for position p:
+// Word w of a row is word w % 4 of Philox4x32-10 with the counter (w / 4, 0x726F7773, id's low half, id's high half)
+// and the seed as key (base/philox.h). With scale = fp32(init_scale), for position p:
 //
 //   zero      +0
 //   uniform   u = word p, its upper 24 bits; value = fp32((u 2^-23 - 1) scale), the bracket exact: in [-scale, scale)
-//   normal    the twelve 16-bit halves of words 6p to 6p+5, each uniform on 0 to 65535; s = their sum - 393210 (its mean);
+//   normal    the twelve 16-bit halves of words 6p to 6p+5, each uniform on 0 to 65535; s = their sum - 393210 (its
+//   mean);
 //             value = fp32((s 2^-16) scale), the bracket exact. By Irwin and Hall the sum of twelve is close to normal:
 //             the deviation is scale (1 - 2^-33), the kurtosis 2.9, and nothing lies beyond 6 deviations
 //

@@ -1,11 +1,11 @@
 #include "server/table/row_init.h"
 
+#include <gtest/gtest.h>
+
 #include <bit>
 #include <cmath>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "base/philox.h"
 
@@ -30,8 +30,8 @@ std::vector<float> Fill(const proto::TableSpec& spec, uint64_t id, size_t dim) {
 
 // Word w of a row, from the description alone.
 uint32_t Word(uint64_t seed, uint64_t id, uint64_t w) {
-  const PhiloxBlock block = Philox4x32({static_cast<uint32_t>(w / 4), 0x726F7773, static_cast<uint32_t>(id & 0xFFFFFFFF),
-                                        static_cast<uint32_t>(id >> 32)},
+  const PhiloxBlock block = Philox4x32({static_cast<uint32_t>(w / 4), 0x726F7773,
+                                        static_cast<uint32_t>(id & 0xFFFFFFFF), static_cast<uint32_t>(id >> 32)},
                                        {static_cast<uint32_t>(seed & 0xFFFFFFFF), static_cast<uint32_t>(seed >> 32)});
   return block[w % 4];
 }
@@ -93,7 +93,8 @@ TEST(RowInit, DefaultsAndErrors) {
   for (const float v : Fill({}, 1, 5)) EXPECT_EQ(std::bit_cast<uint32_t>(v), 0u);
   EXPECT_EQ(Fill(Spec("uniform", 0), 1, 5), Fill(Spec("uniform", 0.01), 1, 5));
   const std::string kind(RowInit::Create(Spec("gaussian", 0)).status().message());
-  EXPECT_NE(kind.find("table.initializer: no initializer \"gaussian\" (zero, uniform, normal)"), std::string::npos) << kind;
+  EXPECT_NE(kind.find("table.initializer: no initializer \"gaussian\" (zero, uniform, normal)"), std::string::npos)
+      << kind;
   for (const double bad : {-1.0, 1e-31, 1e30, std::nan("")}) {
     const auto init = RowInit::Create(Spec("normal", bad));
     EXPECT_EQ(init.status().code(), absl::StatusCode::kInvalidArgument) << bad;

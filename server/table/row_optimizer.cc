@@ -17,13 +17,13 @@
 namespace sluice::server {
 namespace {
 
-const std::vector<std::string>& Kinds() {   // in the order of RowOptimizer::Kind
+const std::vector<std::string>& Kinds() {  // in the order of RowOptimizer::Kind
   static const auto* kinds = new std::vector<std::string>{"sgd", "adagrad", "rowwise_adagrad", "adam", "ftrl"};
   return *kinds;
 }
 
 absl::Status CheckRange(const char* field, double value, double low, double high, const char* allowed) {
-  if (value >= low && value < high) return absl::OkStatus();   // false for NaN
+  if (value >= low && value < high) return absl::OkStatus();  // false for NaN
   return absl::InvalidArgumentError(absl::StrCat("table.optimizer.", field, " is ", value, "; it must be ", allowed));
 }
 
@@ -51,7 +51,8 @@ absl::StatusOr<RowOptimizer> RowOptimizer::Create(const proto::TableOptimizer& c
   // Below 1e-30 it could round to 0 in fp32, and 0 / 0 is where an accumulator is still zero.
   SLUICE_RETURN_IF_ERROR(CheckRange("epsilon", epsilon, 1e-30, 1e30, "from 1e-30 to below 1e30"));
   SLUICE_RETURN_IF_ERROR(CheckRange("beta", beta, 1e-30, 1e30, "from 1e-30 to below 1e30"));
-  SLUICE_RETURN_IF_ERROR(CheckRange("initial_accumulator", config.initial_accumulator(), 0, 1e30, "from 0 to below 1e30"));
+  SLUICE_RETURN_IF_ERROR(
+      CheckRange("initial_accumulator", config.initial_accumulator(), 0, 1e30, "from 0 to below 1e30"));
   SLUICE_RETURN_IF_ERROR(CheckRange("l2", config.l2(), 0, 1e30, "from 0 to below 1e30"));
   SLUICE_RETURN_IF_ERROR(CheckRange("l1", config.l1(), 0, 1e30, "from 0 to below 1e30"));
   if (config.l1() != 0 && optimizer.kind_ != Kind::kFtrl)

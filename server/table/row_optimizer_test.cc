@@ -1,13 +1,13 @@
 #include "server/table/row_optimizer.h"
 
+#include <gtest/gtest.h>
+
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <map>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "base/philox.h"
 #include "server/table/testing/slow_row.h"
@@ -78,8 +78,8 @@ TEST(RowOptimizer, FtrlGivesTrueZerosAndLeavesThem) {
   std::vector<float> x = {0, 0}, state(4);
   optimizer.Start(round, x, state);
   optimizer.Apply(round, x, std::vector<float>{0.5f, -0.75f}, state);
-  for (const float v : x) EXPECT_EQ(std::bit_cast<uint32_t>(v), 0u);   // +0
-  optimizer.Apply(round, x, std::vector<float>{0.75f, -0.25f}, state);   // z = 1.25 and -1: at the bound it is still 0
+  for (const float v : x) EXPECT_EQ(std::bit_cast<uint32_t>(v), 0u);    // +0
+  optimizer.Apply(round, x, std::vector<float>{0.75f, -0.25f}, state);  // z = 1.25 and -1: at the bound it is still 0
   EXPECT_LT(x[0], 0);
   EXPECT_EQ(std::bit_cast<uint32_t>(x[1]), 0u);
 }
@@ -148,12 +148,14 @@ TEST(RowOptimizer, ErrorsNameFieldValueAndWhatIsAllowed) {
       {"beta", [](proto::TableOptimizer* c, double v) { c->set_beta(v); }},
   };
   for (const auto& [field, set] : fields)
-    for (const double bad : {-1.0, 1e30, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    for (const double bad :
+         {-1.0, 1e30, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
       proto::TableOptimizer config = Config("ftrl");
       set(&config, bad);
       const auto optimizer = RowOptimizer::Create(config);
       EXPECT_EQ(optimizer.status().code(), absl::StatusCode::kInvalidArgument) << field << " " << bad;
-      EXPECT_NE(optimizer.status().message().find("table.optimizer." + field + " is"), std::string::npos) << optimizer.status();
+      EXPECT_NE(optimizer.status().message().find("table.optimizer." + field + " is"), std::string::npos)
+          << optimizer.status();
     }
   proto::TableOptimizer l1 = Config("adam");
   l1.set_l1(0.5);

@@ -1,9 +1,9 @@
 #include "server/table/row_slabs.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <new>
-
-#include <sys/mman.h>
 
 namespace sluice::server {
 namespace {
@@ -26,8 +26,8 @@ void RowSlabs::AddSlab(size_t rows) {
   const size_t size = rows * layout_.stride;
   const bool huge = huge_pages_ && size >= 2 * kHugePage;
   void* memory = nullptr;
-  if (::posix_memalign(&memory, huge ? kHugePage : kLine, size) != 0) throw std::bad_alloc();   // as operator new would
-  if (huge) ::madvise(memory, size / kHugePage * kHugePage, MADV_HUGEPAGE);   // a wish: without it all works, slower
+  if (::posix_memalign(&memory, huge ? kHugePage : kLine, size) != 0) throw std::bad_alloc();  // as operator new would
+  if (huge) ::madvise(memory, size / kHugePage * kHugePage, MADV_HUGEPAGE);  // a wish: without it all works, slower
   slabs_.emplace_back(static_cast<std::byte*>(memory));
   bytes_ += size;
   end_ += rows;

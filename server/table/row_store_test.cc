@@ -1,10 +1,10 @@
 #include "server/table/row_store.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <unordered_map>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "base/philox.h"
 
@@ -35,7 +35,7 @@ class Harness {
   }
   void Check(PhiloxRandom& random) const {
     ASSERT_EQ(store.rows(), expected.size());
-    std::vector<uint64_t> asked = ids;   // those there, in their order, and some that are not
+    std::vector<uint64_t> asked = ids;  // those there, in their order, and some that are not
     for (size_t i = 0; i < 20 + ids.size() / 4; ++i) asked.push_back(Draw64(random));
     std::vector<uint64_t> seen;
     store.VisitRows(asked, [&](size_t i, uint32_t slot) {
@@ -72,7 +72,7 @@ TEST(RowStore, BehavesLikeAMapOverRandomHistories) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     PhiloxRandom random(seed);
     Harness harness(layouts[seed % 4]);
-    const uint64_t step = random.Chance(0.5) ? 1 : 0;   // dense ids or random ones
+    const uint64_t step = random.Chance(0.5) ? 1 : 0;  // dense ids or random ones
     uint64_t next = 0;
     for (int phase = 0; phase < 12; ++phase) {
       const double inserts = phase % 3 == 2 ? 0.2 : 0.8;
@@ -93,7 +93,7 @@ TEST(RowStore, BehavesLikeAMapOverRandomHistories) {
 TEST(RowStore, PagesSplitAndRowsStayWhereTheyAre) {
   PhiloxRandom random(5);
   Harness harness({1, false, 0});
-  for (uint64_t id = 0; id < 60000; ++id) {   // 17 splits
+  for (uint64_t id = 0; id < 60000; ++id) {  // 17 splits
     harness.Insert(id * 0x10001, static_cast<uint32_t>(id));
     if (id % 20000 != 19999) continue;
     ASSERT_NO_FATAL_FAILURE(harness.Check(random));
@@ -108,7 +108,7 @@ TEST(RowStore, PagesSplitAndRowsStayWhereTheyAre) {
 // All ids of one page and one home: probes pass full groups, and erasing in any order leaves nothing behind.
 TEST(RowStore, CollidingIdsAreFoundAndLeaveNoTrace) {
   std::vector<uint64_t> ids;
-  for (uint64_t id = 0; ids.size() < 120; ++id) {   // of ten groups' worth of rows, those at home in one place of 16
+  for (uint64_t id = 0; ids.size() < 120; ++id) {  // of ten groups' worth of rows, those at home in one place of 16
     const uint64_t high = compression::MixId(id) * 0x9E3779B97F4A7C15;
     if (high >> 60 == 7) ids.push_back(id);
   }
@@ -127,7 +127,7 @@ TEST(RowStore, CollidingIdsAreFoundAndLeaveNoTrace) {
   }
 }
 
-uint64_t Unmix(uint64_t hash) {   // MixId(Unmix(h)) == h
+uint64_t Unmix(uint64_t hash) {  // MixId(Unmix(h)) == h
   hash = (hash ^ (hash >> 31) ^ (hash >> 62)) * 0x319642B2D24D8EC3;
   hash = (hash ^ (hash >> 27) ^ (hash >> 54)) * 0x96DE1B173F119089;
   return hash ^ (hash >> 30) ^ (hash >> 60);
@@ -155,12 +155,12 @@ TEST(RowStore, ErasedSlotsAreUsedAgain) {
   for (int i = 0; i < 20000; ++i) harness.Insert(Draw64(random), 1);
   const uint32_t slots = harness.store.slots();
   const size_t bytes = harness.store.bytes();
-  for (int i = 0; i < 200000; ++i) {   // ten times all rows change
+  for (int i = 0; i < 200000; ++i) {  // ten times all rows change
     harness.EraseAt(random.Below(20000));
     harness.Insert(Draw64(random), 2);
   }
   EXPECT_EQ(harness.store.slots(), slots);
-  EXPECT_LE(harness.store.bytes(), bytes * 103 / 100);   // pages that happened to be fuller in between
+  EXPECT_LE(harness.store.bytes(), bytes * 103 / 100);  // pages that happened to be fuller in between
   ASSERT_NO_FATAL_FAILURE(harness.Check(random));
 }
 
@@ -186,7 +186,8 @@ TEST(RowStore, TakesAtMostThirtyPercentMoreThanItsRows) {
     RowLayout layout;
     size_t most;
   };
-  const Case cases[] = {{{16, false, 0}, 400000}, {{32, true, 1}, 50000}, {{16, false, 33}, 50000}, {{64, false, 64}, 30000}};
+  const Case cases[] = {
+      {{16, false, 0}, 400000}, {{32, true, 1}, 50000}, {{16, false, 33}, 50000}, {{64, false, 64}, 30000}};
   for (const Case& c : cases) {
     RowStore store(c.layout);
     const double row = 8 + c.layout.dim * (c.layout.bf16 ? 2 : 4) + 4 * c.layout.state_floats;

@@ -8,7 +8,7 @@
 namespace sluice::server {
 namespace {
 
-constexpr size_t kBatch = 64;        // rows whose memory is fetched ahead
+constexpr size_t kBatch = 64;  // rows whose memory is fetched ahead
 constexpr size_t kLeastIndex = 64;
 
 }  // namespace
@@ -56,7 +56,7 @@ void RowSum::Add(std::span<const uint64_t> ids, std::span<const float> values) {
     }
     for (size_t j = 0; j < members; ++j) {
       const float* __restrict value = values.data() + (first + j) * dim_;
-      if (sightings_[found[j]]++ == 0) {   // rows append in the order of their positions
+      if (sightings_[found[j]]++ == 0) {  // rows append in the order of their positions
         sums_.insert(sums_.end(), value, value + dim_);
         continue;
       }

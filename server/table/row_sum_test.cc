@@ -1,11 +1,11 @@
 #include "server/table/row_sum.h"
 
+#include <gtest/gtest.h>
+
 #include <bit>
 #include <map>
 #include <set>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "base/philox.h"
 
@@ -51,7 +51,7 @@ void ExpectEqual(const RowSum& sum, const SlowSum& slow, uint32_t dim) {
 
 std::vector<uint64_t> UniqueIds(PhiloxRandom& random, uint32_t most, uint32_t range) {
   std::set<uint64_t> seen;
-  std::vector<uint64_t> ids;   // in the order of drawing
+  std::vector<uint64_t> ids;  // in the order of drawing
   for (uint32_t i = random.Below(most); i > 0; --i) {
     const uint64_t id = uint64_t{random.Below(range)} * 0x100000001;
     if (seen.insert(id).second) ids.push_back(id);
@@ -86,7 +86,7 @@ TEST(RowSum, MatchesAMapBitForBitOverManyRounds) {
   }
 }
 
-TEST(RowSum, TheFirstContributionAssigns) {   // -0 stays -0, which 0 + -0 is not
+TEST(RowSum, TheFirstContributionAssigns) {  // -0 stays -0, which 0 + -0 is not
   RowSum sum(1);
   sum.Add(std::vector<uint64_t>{9}, std::vector<float>{-0.0f});
   EXPECT_EQ(std::bit_cast<uint32_t>(sum.sums()[0]), 0x80000000u);

@@ -20,19 +20,20 @@ namespace sluice::server {
 namespace {
 
 constexpr uint32_t kMostDim = 65536;
-constexpr size_t kKeptScratch = size_t{1} << 20;   // entries that stay allocated between calls
+constexpr size_t kKeptScratch = size_t{1} << 20;  // entries that stay allocated between calls
 
 absl::Status CheckSpec(const proto::TableSpec& spec) {
   if (spec.dim() < 1 || spec.dim() > kMostDim)
     return absl::InvalidArgumentError(absl::StrCat("table.dim is ", spec.dim(), "; it must be from 1 to ", kMostDim));
   if (!spec.dtype().empty() && spec.dtype() != "fp32" && spec.dtype() != "bf16")
-    return absl::InvalidArgumentError(absl::StrCat("table.dtype is \"", spec.dtype().substr(0, 80), "\"; it must be fp32 or bf16"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("table.dtype is \"", spec.dtype().substr(0, 80), "\"; it must be fp32 or bf16"));
   if (spec.admit_after() > Admission::kMostSightings)
-    return absl::InvalidArgumentError(absl::StrCat("table.admit_after is ", spec.admit_after(), "; it must be at most ",
-                                                   Admission::kMostSightings));
+    return absl::InvalidArgumentError(
+        absl::StrCat("table.admit_after is ", spec.admit_after(), "; it must be at most ", Admission::kMostSightings));
   if (!spec.unknown_ids().empty() && spec.unknown_ids() != "refuse" && spec.unknown_ids() != "zero")
-    return absl::InvalidArgumentError(absl::StrCat("table.unknown_ids is \"", spec.unknown_ids().substr(0, 80),
-                                                   "\"; it must be refuse or zero"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("table.unknown_ids is \"", spec.unknown_ids().substr(0, 80), "\"; it must be refuse or zero"));
   return absl::OkStatus();
 }
 
@@ -53,22 +54,25 @@ void Widen(const RowLayout& layout, const std::byte* at_rest, float* values) {
     compression::FloatsFromBf16(at_rest, layout.dim, values);
   } else {
     size_t i = 0;
-    for (; i + 16 <= layout.dim; i += 16) std::memcpy(values + i, at_rest + i * sizeof(float), 16 * sizeof(float));   // inline
+    for (; i + 16 <= layout.dim; i += 16)
+      std::memcpy(values + i, at_rest + i * sizeof(float), 16 * sizeof(float));  // inline
     for (; i < layout.dim; ++i) values[i] = LoadLe<float>(at_rest + i * sizeof(float));
   }
 }
 
 bool AllZero(const RowLayout& layout, const std::byte* at_rest) {
-  const size_t size = layout.bf16 ? 2 : 4;   // of a value, its sign on top
+  const size_t size = layout.bf16 ? 2 : 4;  // of a value, its sign on top
   uint32_t bits = 0;
   for (size_t i = 0; i < layout.dim; ++i)
-    bits |= layout.bf16 ? LoadLe<uint16_t>(at_rest + i * size) & 0x7FFFu : LoadLe<uint32_t>(at_rest + i * size) & 0x7FFFFFFFu;
+    bits |= layout.bf16 ? LoadLe<uint16_t>(at_rest + i * size) & 0x7FFFu
+                        : LoadLe<uint32_t>(at_rest + i * size) & 0x7FFFFFFFu;
   return bits == 0;
 }
 
 class Segment final : public TableSegment {
  public:
-  Segment(const proto::TableSpec& spec, uint64_t most_rows, bool evicts, bool huge_pages, RowInit init, RowOptimizer optimizer)
+  Segment(const proto::TableSpec& spec, uint64_t most_rows, bool evicts, bool huge_pages, RowInit init,
+          RowOptimizer optimizer)
       : init_(init),
         optimizer_(optimizer),
         most_rows_(most_rows),
@@ -98,7 +102,7 @@ class Segment final : public TableSegment {
   };
 
   bool Outside(uint64_t id) const { return vocabulary_ != 0 && id >= vocabulary_; }
-  void Initial(uint64_t id, std::byte* at_rest);   // at rest, as a new row has them
+  void Initial(uint64_t id, std::byte* at_rest);  // at rest, as a new row has them
   void Update(uint32_t slot, const float* gradient, uint32_t sightings, const Push& push);
   void SightOrCreate(uint64_t id, const float* gradient, uint32_t sightings, const Push& push);
   bool EvictOldest(uint32_t below, uint64_t* count);
@@ -109,12 +113,12 @@ class Segment final : public TableSegment {
   const uint64_t most_rows_, max_age_, vocabulary_;
   const bool drop_zero_, evicts_;
   RowStore store_;
-  RowAges ages_;   // filled if evicts_
+  RowAges ages_;  // filled if evicts_
   Admission admission_;
   sluice::server::HotIds hot_;
   SegmentStats stats_;
-  std::vector<float> wide_;        // one row in fp32
-  std::vector<size_t> missing_;    // of one Apply: positions of ids that are not stored
+  std::vector<float> wide_;      // one row in fp32
+  std::vector<size_t> missing_;  // of one Apply: positions of ids that are not stored
 };
 
 void Segment::Initial(uint64_t id, std::byte* at_rest) {
@@ -200,8 +204,8 @@ void Segment::SightOrCreate(uint64_t id, const float* gradient, uint32_t sightin
   Update(slot, gradient, sightings, push);
 }
 
-void Segment::Apply(std::span<const uint64_t> ids, std::span<const float> gradients, std::span<const uint32_t> sightings,
-                    float rate, uint64_t round) {
+void Segment::Apply(std::span<const uint64_t> ids, std::span<const float> gradients,
+                    std::span<const uint32_t> sightings, float rate, uint64_t round) {
   const Push push{optimizer_.BeginRound(rate), static_cast<uint32_t>(std::min<uint64_t>(round, RowAges::kMostRound))};
   const size_t dim = store_.layout().dim;
   const auto sighted = [&](size_t i) { return sightings.empty() ? 1 : sightings[i]; };
@@ -217,7 +221,7 @@ void Segment::Apply(std::span<const uint64_t> ids, std::span<const float> gradie
       Update(slot, gradient, sighted(i), push);
     }
   });
-  constexpr size_t kAhead = 8;   // ids whose place in the index is on its way
+  constexpr size_t kAhead = 8;  // ids whose place in the index is on its way
   for (size_t k = 0; k < missing_.size(); ++k) {
     if (k + kAhead < missing_.size()) store_.Prefetch(ids[missing_[k + kAhead]]);
     const size_t i = missing_[k];
@@ -241,7 +245,7 @@ SegmentStats Segment::stats() const {
 }
 
 void Segment::ForEach(const std::function<void(const Row&)>& fn) const {
-  std::vector<std::pair<uint64_t, uint32_t>> order;   // id, slot
+  std::vector<std::pair<uint64_t, uint32_t>> order;  // id, slot
   order.reserve(store_.rows());
   for (uint32_t slot = 0; slot < store_.slots(); ++slot)
     if (store_.live(slot)) order.emplace_back(store_.header(slot)->id(), slot);
@@ -259,19 +263,23 @@ absl::StatusOr<uint64_t> TableSegment::MostRows(const proto::TableSpec& spec, co
   SLUICE_RETURN_IF_ERROR(CheckSpec(spec));
   SLUICE_ASSIGN_OR_RETURN(const RowOptimizer optimizer, RowOptimizer::Create(spec.optimizer()));
   const RowLayout layout = LayoutOf(spec, optimizer);
-  const uint64_t by_rows = limits.max_rows == 0 ? RowSlabs::kMostRows : std::min<uint64_t>(limits.max_rows, RowSlabs::kMostRows);
+  const uint64_t by_rows =
+      limits.max_rows == 0 ? RowSlabs::kMostRows : std::min<uint64_t>(limits.max_rows, RowSlabs::kMostRows);
   if (limits.max_bytes == 0) return by_rows;
   const uint64_t fixed = RowStore::MostBytes(layout, 0) + RowAges::MostBytes(0) + server::HotIds::kBytes +
                          (spec.admit_after() > 1 ? Admission::kBytes : 0);
-  const uint64_t per_row = RowStore::MostBytes(layout, 1) - RowStore::MostBytes(layout, 0) + RowAges::MostBytes(1) - RowAges::MostBytes(0);
+  const uint64_t per_row =
+      RowStore::MostBytes(layout, 1) - RowStore::MostBytes(layout, 0) + RowAges::MostBytes(1) - RowAges::MostBytes(0);
   if (limits.max_bytes < fixed + per_row)
-    return absl::InvalidArgumentError(absl::StrCat(
-        "table.max_bytes_per_server leaves ", limits.max_bytes, " bytes to a segment; it must be at least ", fixed + per_row,
-        ", for one row of ", per_row, " and ", fixed, " of the segment's own: allow more, or choose fewer segments"));
+    return absl::InvalidArgumentError(absl::StrCat("table.max_bytes_per_server leaves ", limits.max_bytes,
+                                                   " bytes to a segment; it must be at least ", fixed + per_row,
+                                                   ", for one row of ", per_row, " and ", fixed,
+                                                   " of the segment's own: allow more, or choose fewer segments"));
   return std::min(by_rows, (limits.max_bytes - fixed) / per_row);
 }
 
-absl::StatusOr<std::unique_ptr<TableSegment>> TableSegment::Create(const proto::TableSpec& spec, const SegmentLimits& limits) {
+absl::StatusOr<std::unique_ptr<TableSegment>> TableSegment::Create(const proto::TableSpec& spec,
+                                                                   const SegmentLimits& limits) {
   SLUICE_ASSIGN_OR_RETURN(const uint64_t most_rows, MostRows(spec, limits));
   SLUICE_ASSIGN_OR_RETURN(const RowInit init, RowInit::Create(spec));
   SLUICE_ASSIGN_OR_RETURN(const RowOptimizer optimizer, RowOptimizer::Create(spec.optimizer()));

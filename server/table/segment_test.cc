@@ -1,5 +1,7 @@
 #include "server/table/segment.h"
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -7,15 +9,13 @@
 #include <string>
 #include <vector>
 
-#include <gtest/gtest.h>
-
 #include "base/philox.h"
 #include "server/table/testing/slow_segment.h"
 
 namespace sluice::server {
 namespace {
 
-struct Pair {   // a segment and its reference, which get the same calls
+struct Pair {  // a segment and its reference, which get the same calls
   Pair(const proto::TableSpec& spec, const SegmentLimits& limits) : dim(spec.dim()), max_bytes(limits.max_bytes) {
     auto made = TableSegment::Create(spec, limits);
     EXPECT_TRUE(made.ok()) << made.status();
@@ -23,8 +23,8 @@ struct Pair {   // a segment and its reference, which get the same calls
     slow = MakeSlowSegment(spec, limits);
   }
 
-  void Apply(const std::vector<uint64_t>& ids, const std::vector<float>& gradients, const std::vector<uint32_t>& sightings,
-             float rate, uint64_t round) {
+  void Apply(const std::vector<uint64_t>& ids, const std::vector<float>& gradients,
+             const std::vector<uint32_t>& sightings, float rate, uint64_t round) {
     fast->Apply(ids, gradients, sightings, rate, round);
     slow->Apply(ids, gradients, sightings, rate, round);
   }
@@ -40,7 +40,8 @@ struct Pair {   // a segment and its reference, which get the same calls
     fast->Read(ids, a);
     slow->Read(ids, b);
     for (size_t i = 0; i < a.size(); ++i)
-      ASSERT_EQ(std::bit_cast<uint32_t>(a[i]), std::bit_cast<uint32_t>(b[i])) << ids[i / dim] << " position " << i % dim;
+      ASSERT_EQ(std::bit_cast<uint32_t>(a[i]), std::bit_cast<uint32_t>(b[i]))
+          << ids[i / dim] << " position " << i % dim;
   }
   void ExpectEqual() {
     const SegmentStats a = fast->stats(), b = slow->stats();
@@ -87,7 +88,7 @@ proto::TableSpec Spec(uint32_t dim = 2) {
   return spec;
 }
 
-uint64_t HotId(PhiloxRandom& random, uint32_t range) {   // few ids come often
+uint64_t HotId(PhiloxRandom& random, uint32_t range) {  // few ids come often
   const uint32_t most = 1 + random.Below(range);
   return uint64_t{random.Below(most)} * 0x123456789;
 }
@@ -113,12 +114,13 @@ History RandomHistory(PhiloxRandom& random) {
   if (random.Chance(0.3)) h.spec.set_vocabulary(0x123456789ull * 150);
   h.spec.set_drop_zero_rows(random.Chance(0.4));
   if (random.Chance(0.5)) h.limits.max_rows = 1 + random.Below(300);
-  if (random.Chance(0.3)) h.limits.max_bytes = (random.Chance(0.5) ? 30000 : 60000) + (h.spec.admit_after() > 1 ? 1 << 20 : 0);
+  if (random.Chance(0.3))
+    h.limits.max_bytes = (random.Chance(0.5) ? 30000 : 60000) + (h.spec.admit_after() > 1 ? 1 << 20 : 0);
   return h;
 }
 
 TEST(Segment, RandomHistoriesMatchTheReferenceBitForBit) {
-  SegmentStats all;   // everything that can happen to a row happens often
+  SegmentStats all;  // everything that can happen to a row happens often
   for (uint64_t seed = 0; seed < 120; ++seed) {
     PhiloxRandom random(seed, 9);
     const History history = RandomHistory(random);
@@ -148,12 +150,14 @@ TEST(Segment, RandomHistoriesMatchTheReferenceBitForBit) {
       ASSERT_NO_FATAL_FAILURE(pair.ExpectEqual()) << seed << " " << turn << " " << history.spec.ShortDebugString();
     }
     const SegmentStats stats = pair.fast->stats();
-    for (const auto count : {&SegmentStats::hits, &SegmentStats::created, &SegmentStats::evicted_age, &SegmentStats::evicted_bound,
-                             &SegmentStats::dropped_zero, &SegmentStats::not_admitted, &SegmentStats::no_room, &SegmentStats::nonfinite})
+    for (const auto count :
+         {&SegmentStats::hits, &SegmentStats::created, &SegmentStats::evicted_age, &SegmentStats::evicted_bound,
+          &SegmentStats::dropped_zero, &SegmentStats::not_admitted, &SegmentStats::no_room, &SegmentStats::nonfinite})
       all.*count += stats.*count;
   }
-  for (const auto count : {&SegmentStats::hits, &SegmentStats::created, &SegmentStats::evicted_age, &SegmentStats::evicted_bound,
-                           &SegmentStats::dropped_zero, &SegmentStats::not_admitted, &SegmentStats::no_room, &SegmentStats::nonfinite})
+  for (const auto count :
+       {&SegmentStats::hits, &SegmentStats::created, &SegmentStats::evicted_age, &SegmentStats::evicted_bound,
+        &SegmentStats::dropped_zero, &SegmentStats::not_admitted, &SegmentStats::no_room, &SegmentStats::nonfinite})
     EXPECT_GT(all.*count, 100u);
 }
 
@@ -166,7 +170,7 @@ TEST(Segment, ReadsCreateNothingAndUnseenRowsAreTheirInitialValues) {
   EXPECT_EQ(pair.fast->stats().rows, 0u);
   std::vector<float> before(5), after(5);
   pair.fast->Read(std::vector<uint64_t>{9}, before);
-  pair.fast->Apply(std::vector<uint64_t>{9}, std::vector<float>(5), {}, 0.1f, 1);   // created, by a gradient of zeros
+  pair.fast->Apply(std::vector<uint64_t>{9}, std::vector<float>(5), {}, 0.1f, 1);  // created, by a gradient of zeros
   pair.fast->Read(std::vector<uint64_t>{9}, after);
   EXPECT_EQ(before, after);
   EXPECT_EQ(pair.fast->stats().created, 1u);
@@ -183,7 +187,7 @@ TEST(Segment, RowsAreCreatedByTheirNthSighting) {
   pair.Push({7}, 3);
   EXPECT_EQ(pair.Ids(), std::vector<uint64_t>{7});
   EXPECT_EQ(pair.fast->stats().not_admitted, 2u);
-  pair.Apply({8, 9}, {1, 1, 1, 1}, {2, 3}, 0.5f, 4);   // sums of two and of three pushes
+  pair.Apply({8, 9}, {1, 1, 1, 1}, {2, 3}, 0.5f, 4);  // sums of two and of three pushes
   EXPECT_EQ(pair.Ids(), (std::vector<uint64_t>{7, 9}));
   pair.ExpectEqual();
 }
@@ -193,8 +197,8 @@ TEST(Segment, SightingsAreForgottenByHalves) {
   spec.set_admit_after(4);
   Pair pair(spec, {});
   pair.Apply({1}, {1}, {3}, 0.5f, 1);
-  pair.Apply({2}, {1}, {1 << 17}, 0.5f, 1);   // so many sightings of another id: the next halves
-  pair.Apply({1}, {1}, {2}, 0.5f, 2);         // 3 / 2 + 2
+  pair.Apply({2}, {1}, {1 << 17}, 0.5f, 1);  // so many sightings of another id: the next halves
+  pair.Apply({1}, {1}, {2}, 0.5f, 2);        // 3 / 2 + 2
   EXPECT_EQ(pair.Ids(), std::vector<uint64_t>{2});
   pair.Apply({1}, {1}, {1}, 0.5f, 3);
   EXPECT_EQ(pair.Ids(), (std::vector<uint64_t>{1, 2}));
@@ -206,12 +210,12 @@ TEST(Segment, FewIdsAreAdmittedEarly) {
   spec.set_admit_after(2);
   auto segment = *TableSegment::Create(spec, {});
   PhiloxRandom random(1);
-  for (uint64_t i = 0; i < 400; ++i) {   // 400,000 ids, each once
+  for (uint64_t i = 0; i < 400; ++i) {  // 400,000 ids, each once
     std::vector<uint64_t> ids(1000);
     for (uint64_t& id : ids) id = uint64_t{random()} << 32 | random();
     segment->Apply(ids, std::vector<float>(1000), {}, 0.1f, i);
   }
-  EXPECT_LT(segment->stats().created, 400000u * 16 / 100);   // the bound of admission.h
+  EXPECT_LT(segment->stats().created, 400000u * 16 / 100);  // the bound of admission.h
 }
 
 TEST(Segment, RowsLeaveByAge) {
@@ -227,7 +231,7 @@ TEST(Segment, RowsLeaveByAge) {
   pair.EndRound(5);
   EXPECT_TRUE(pair.Ids().empty());
   EXPECT_EQ(pair.fast->stats().evicted_age, 2u);
-  pair.Push({1}, 6);   // and come again as if never seen
+  pair.Push({1}, 6);  // and come again as if never seen
   pair.ExpectEqual();
 }
 
@@ -236,15 +240,15 @@ TEST(Segment, TheBoundEvictsTheOldestThenTheSmallestIdAndNeverARowOfTheRound) {
   pair.Push({40, 30, 20}, 1);
   pair.Push({10}, 2);
   pair.Push({50}, 3);
-  EXPECT_EQ(pair.Ids(), (std::vector<uint64_t>{10, 30, 40, 50}));   // 20 went
-  pair.Push({30, 60, 70, 80, 90}, 4);   // 30 is of this round; 40, 10, 50 go, and nothing is left for 90
+  EXPECT_EQ(pair.Ids(), (std::vector<uint64_t>{10, 30, 40, 50}));  // 20 went
+  pair.Push({30, 60, 70, 80, 90}, 4);  // 30 is of this round; 40, 10, 50 go, and nothing is left for 90
   EXPECT_EQ(pair.Ids(), (std::vector<uint64_t>{30, 60, 70, 80}));
   EXPECT_EQ(pair.fast->stats().no_room, 1u);
   EXPECT_EQ(pair.fast->stats().evicted_bound, 4u);
   pair.ExpectEqual();
 }
 
-TEST(Segment, ManyRoundsWithFewRowsKeepTheirOrder) {   // lists of several rounds
+TEST(Segment, ManyRoundsWithFewRowsKeepTheirOrder) {  // lists of several rounds
   Pair pair(Spec(1), {.max_rows = 1000});
   PhiloxRandom random(2);
   for (uint64_t round = 1; round <= 3000; ++round) {
@@ -281,7 +285,7 @@ TEST(Segment, ABoundOnBytesHolds) {
     ASSERT_LE(segment->stats().bytes, limits.max_bytes);
   }
   EXPECT_EQ(segment->stats().rows, rows);
-  EXPECT_GE(rows * 64 * 100 / limits.max_bytes, 60u);   // most of it is values
+  EXPECT_GE(rows * 64 * 100 / limits.max_bytes, 60u);  // most of it is values
 }
 
 TEST(Segment, FtrlRowsThatBecomeZeroAreDropped) {
@@ -305,13 +309,13 @@ TEST(Segment, NonFiniteGradientsAreCountedAndNothingElse) {
   Pair pair(spec, {});
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   pair.Apply({1, 2}, {0, nan, inf, 1}, {}, 0.1f, 1);
-  pair.Push({1, 2}, 1);   // the first sighting
+  pair.Push({1, 2}, 1);  // the first sighting
   EXPECT_EQ(pair.fast->stats().nonfinite, 2u);
   EXPECT_EQ(pair.fast->stats().rows, 0u);
   pair.Push({1, 2}, 2);
   const auto rows = Pair::Rows(*pair.fast);
   pair.Apply({1}, {nan, nan}, {}, 0.1f, 9);
-  EXPECT_EQ(Pair::Rows(*pair.fast), rows);   // the last round too
+  EXPECT_EQ(Pair::Rows(*pair.fast), rows);  // the last round too
   pair.ExpectEqual();
 }
 
@@ -329,7 +333,7 @@ TEST(Segment, IdsBeyondTheVocabularyReadAsZerosAndAreNotStored) {
   EXPECT_EQ(zeros, std::vector<float>(2));
 }
 
-TEST(Segment, RepeatedIdsInOneApplyDoNoHarm) {   // the contract forbids them; a peer may still send them
+TEST(Segment, RepeatedIdsInOneApplyDoNoHarm) {  // the contract forbids them; a peer may still send them
   Pair pair(Spec(), {.max_rows = 2});
   pair.Push({1, 1, 2, 2, 3, 1}, 1);
   EXPECT_EQ(pair.Ids(), (std::vector<uint64_t>{1, 2}));
@@ -337,14 +341,15 @@ TEST(Segment, RepeatedIdsInOneApplyDoNoHarm) {   // the contract forbids them; a
 }
 
 TEST(Segment, TakesAtMostThirtyPercentMoreThanItsRows) {
-  auto segment = *TableSegment::Create(Spec(16), {.max_rows = 1 << 20});   // with its lists by age
+  auto segment = *TableSegment::Create(Spec(16), {.max_rows = 1 << 20});  // with its lists by age
   double worst = 0;
   for (uint64_t round = 0; round < 600; ++round) {
     std::vector<uint64_t> ids(500);
     for (uint64_t i = 0; i < 500; ++i) ids[i] = round * 500 + i;
     segment->Apply(ids, std::vector<float>(500 * 16), {}, 0.1f, round);
     const SegmentStats stats = segment->stats();
-    if (stats.rows >= 2000) worst = std::max(worst, static_cast<double>(stats.bytes) / static_cast<double>(stats.rows * (8 + 64)));
+    if (stats.rows >= 2000)
+      worst = std::max(worst, static_cast<double>(stats.bytes) / static_cast<double>(stats.rows * (8 + 64)));
   }
   EXPECT_LE(worst, 1.3);
 }

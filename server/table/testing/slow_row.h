@@ -1,5 +1,5 @@
-// Rows as the headers describe them, written again from the papers and the descriptions: slow, obvious, and without a line
-// of what they check.
+// Rows as the headers describe them, written again from the papers and the descriptions: slow, obvious, and without a
+// line of what they check.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,10 @@ namespace sluice::server {
 inline std::vector<float> SlowInitialRow(const proto::TableSpec& spec, uint64_t id) {
   const float scale = static_cast<float>(spec.init_scale() == 0 ? 0.01 : spec.init_scale());
   const auto word = [&](uint64_t w) {
-    const PhiloxBlock block = Philox4x32({static_cast<uint32_t>(w / 4), 0x726F7773, static_cast<uint32_t>(id & 0xFFFFFFFF),
-                                          static_cast<uint32_t>(id >> 32)},
-                                         {static_cast<uint32_t>(spec.seed() & 0xFFFFFFFF), static_cast<uint32_t>(spec.seed() >> 32)});
+    const PhiloxBlock block =
+        Philox4x32({static_cast<uint32_t>(w / 4), 0x726F7773, static_cast<uint32_t>(id & 0xFFFFFFFF),
+                    static_cast<uint32_t>(id >> 32)},
+                   {static_cast<uint32_t>(spec.seed() & 0xFFFFFFFF), static_cast<uint32_t>(spec.seed() >> 32)});
     return block[w % 4];
   };
   std::vector<float> row;
@@ -37,11 +38,11 @@ inline std::vector<float> SlowInitialRow(const proto::TableSpec& spec, uint64_t 
   return row;
 }
 
-// One coordinate of a row in the arithmetic of Real, from the papers' formulas: Real = float with every intermediate result
-// in a variable gives the bits; Real = double says that the formulas themselves are right.
+// One coordinate of a row in the arithmetic of Real, from the papers' formulas: Real = float with every intermediate
+// result in a variable gives the bits; Real = double says that the formulas themselves are right.
 template <typename Real>
 struct Coordinate {
-  Real x = 0, m = 0, v = 0;   // adagrad: v; ftrl: z = m, n = v
+  Real x = 0, m = 0, v = 0;  // adagrad: v; ftrl: z = m, n = v
 };
 
 template <typename Real>
@@ -68,7 +69,7 @@ class SlowRow {
     const Real decay = static_cast<Real>(1.0 - static_cast<double>(rate) * config_.l2());
     ++t_;
     if (kind_ == "rowwise_adagrad") {
-      double sum = 0;   // the tree of base/fixed_sum.h
+      double sum = 0;  // the tree of base/fixed_sum.h
       for (size_t begin = 0; begin < gradient.size(); begin += 4096) {
         std::vector<double> lanes(16);
         for (size_t i = begin; i < std::min(gradient.size(), begin + 4096); ++i)
@@ -93,7 +94,8 @@ class SlowRow {
         const Real root = std::sqrt(accumulator_), below = root + eps, above = r * g;
         Step(c, decay, above / below);
       } else if (kind_ == "adam") {
-        const double beta1 = config_.beta1() == 0 ? 0.9 : config_.beta1(), beta2 = config_.beta2() == 0 ? 0.999 : config_.beta2();
+        const double beta1 = config_.beta1() == 0 ? 0.9 : config_.beta1(),
+                     beta2 = config_.beta2() == 0 ? 0.999 : config_.beta2();
         const Real step = static_cast<Real>(rate / (1 - Power(beta1)));
         const Real correction = static_cast<Real>(1 / std::sqrt(1 - Power(beta2)));
         const Real m1 = static_cast<Real>(beta1) * c.m, m2 = static_cast<Real>(1 - beta1) * g;
@@ -146,7 +148,7 @@ class SlowRow {
   Real L1() const { return static_cast<Real>(config_.l1()); }
   Real L2() const { return static_cast<Real>(config_.l2()); }
   Real Beta() const { return static_cast<Real>(config_.beta() == 0 ? 1.0 : config_.beta()); }
-  double Power(double base) const {   // by squaring, lowest bit first, as the header says
+  double Power(double base) const {  // by squaring, lowest bit first, as the header says
     double result = 1, square = base;
     for (int e = t_; e > 0; e /= 2) {
       if (e % 2 == 1) result = result * square;

@@ -14,7 +14,7 @@ namespace {
 // The sketch of admission.h.
 class SlowSketch {
  public:
-  uint32_t Sight(uint64_t id, uint32_t n) {   // the estimate
+  uint32_t Sight(uint64_t id, uint32_t n) {  // the estimate
     if (counted_ >= 131072) {
       for (auto& [cell, count] : counts_) count /= 2;
       counted_ = 0;
@@ -39,7 +39,7 @@ class SlowHot {
  public:
   void Sight(uint64_t id, uint64_t n) {
     if (!counts_.contains(id) && counts_.size() == 128) {
-      auto least = counts_.begin();   // in order of ids: of equal counts, the smallest id
+      auto least = counts_.begin();  // in order of ids: of equal counts, the smallest id
       for (auto it = counts_.begin(); it != counts_.end(); ++it)
         if (it->second < least->second) least = it;
       n += least->second;
@@ -98,7 +98,7 @@ class SlowSegment final : public TableSegment {
     }
     for (const size_t i : later) {
       const uint32_t n = sightings.empty() ? 1 : sightings[i];
-      if (rows_.contains(ids[i])) {   // ids that came twice
+      if (rows_.contains(ids[i])) {  // ids that came twice
         Update(ids[i], Gradient(gradients, i), n, rate, round);
         continue;
       }
@@ -167,7 +167,7 @@ class SlowSegment final : public TableSegment {
     return values;
   }
   uint64_t Oldest() const {
-    auto oldest = rows_.begin();   // in order of ids
+    auto oldest = rows_.begin();  // in order of ids
     for (auto it = rows_.begin(); it != rows_.end(); ++it)
       if (it->second.last_round < oldest->second.last_round) oldest = it;
     return oldest->first;
@@ -182,7 +182,7 @@ class SlowSegment final : public TableSegment {
     entry.row.SetValues(AtRest(entry.row.Values()));
     entry.last_round = round;
     ++stats_.updates;
-    if (compression::MixId(stats_.updates) % 8 == 0) hot_.Sight(id, n * uint64_t{8});   // one update in eight is shown
+    if (compression::MixId(stats_.updates) % 8 == 0) hot_.Sight(id, n * uint64_t{8});  // one update in eight is shown
     const std::vector<float> values = entry.row.Values();
     if (!spec_.drop_zero_rows() || !std::all_of(values.begin(), values.end(), [](float v) { return v == 0; })) return;
     Remove(id);
