@@ -89,13 +89,7 @@ void BspPartition::AnswerAgain(LinkId link, const FrameHeader& push) {
 }
 
 bool BspPartition::Urgent(const FrameHeader& push) const {
-  return state_ == State::kOpen && push.round == open_ && push.rank == LowestMissing();
-}
-
-uint32_t BspPartition::LowestMissing() const {
-  uint32_t rank = 0;
-  while (rank < seats_.size() && (seats_[rank].HasContributed(open_) || !Counts(rank, open_))) ++rank;
-  return rank;
+  return state_ == State::kOpen && push.round == open_ && push.rank == LowestMissing(open_);
 }
 
 absl::Status BspPartition::Contribute(LinkId link, const FrameHeader& push, Payload payload) {
@@ -127,7 +121,7 @@ absl::Status BspPartition::Contribute(LinkId link, const FrameHeader& push, Payl
     job_->observer->OnContribution({job_->job, push.rank, push.incarnation, shape_.tensor, shape_.partition, open_,
                                     push.codec, push.flags, push.elements, payload.bytes()});
   }
-  const uint32_t missing = LowestMissing();
+  const uint32_t missing = LowestMissing(open_);
   absl::Status added = reducer_.Add(push.rank, kind_ == Kind::kGradient ? codec : nullptr, std::move(payload), missing,
                                     /*last=*/missing == seats_.size());
   if (!added.ok()) {
@@ -142,7 +136,7 @@ absl::Status BspPartition::Contribute(LinkId link, const FrameHeader& push, Payl
 void BspPartition::MembershipChanged() {
   if (seats_.size() < job_->workers.size()) seats_.resize(job_->workers.size());
   if (state_ != State::kOpen) return;
-  if (absl::Status status = reducer_.Raise(LowestMissing()); !status.ok()) {
+  if (absl::Status status = reducer_.Raise(LowestMissing(open_)); !status.ok()) {
     job_->fail(absl::Status(status.code(), absl::StrCat("round ", open_, " of ", Name(), ": ", status.message())));
     return;
   }
@@ -150,7 +144,7 @@ void BspPartition::MembershipChanged() {
 }
 
 void BspPartition::CloseIfComplete() {
-  if (state_ != State::kOpen || contributed_ == 0 || LowestMissing() < seats_.size()) return;
+  if (state_ != State::kOpen || contributed_ == 0 || LowestMissing(open_) < seats_.size()) return;
   contributors_ = reducer_.added();
   if (semantics().order == proto::ORDER_EXACT) std::ranges::sort(contributors_);
   if (kind_ == Kind::kBroadcast) {
@@ -306,20 +300,12 @@ void BspPartition::EndRound(const Decision& decision, bool assigned) {
   ServePulls();
 }
 
-void BspPartition::Report(proto::PartitionState* state) const {
-  state->set_partition(shape_.partition);
-  state->set_open_round(open_);
-  std::string bitmap((seats_.size() + 7) / 8, '\0');
-  for (size_t rank = 0; rank < seats_.size(); ++rank) {
-    if (seats_[rank].HasContributed(open_)) bitmap[rank / 8] = static_cast<char>(bitmap[rank / 8] | (1 << rank % 8));
-  }
-  state->set_contributed(std::move(bitmap));
-}
+void BspPartition::Report(proto::PartitionState* state) const { ReportRound(open_, state); }
 
 std::string BspPartition::WaitingFor() const {
   if (state_ == State::kDeciding) return absl::StrCat("round ", open_, " of ", Name(), " waits for the step's verdict");
   if (contributed_ == 0) return "";
-  const uint32_t missing = LowestMissing();
+  const uint32_t missing = LowestMissing(open_);
   if (missing >= seats_.size()) return "";
   return absl::StrCat("round ", open_, " of ", Name(), " has ", contributed_, " of ", seats_.size(),
                       " contributions and waits for ", WorkerName(missing));

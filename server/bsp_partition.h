@@ -49,7 +49,6 @@ class BspPartition final : public DensePartition {
   absl::Status CheckKind(const FrameHeader& push) const;
   // Step 2e: a round that is closed already.
   void AnswerAgain(LinkId link, const FrameHeader& push);
-  uint32_t LowestMissing() const;        // the number of ranks if nobody is
   void CloseIfComplete();
   void CloseGradient();
   void CloseBroadcast();

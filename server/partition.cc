@@ -20,6 +20,22 @@ bool Partition::Counts(uint32_t rank, uint64_t round) const {
   return shape_.partition >= worker.out_from_round.size() || round < worker.out_from_round[shape_.partition];
 }
 
+uint32_t Partition::LowestMissing(uint64_t round) const {
+  uint32_t rank = 0;
+  while (rank < seats_.size() && (seats_[rank].HasContributed(round) || !Counts(rank, round))) ++rank;
+  return rank;
+}
+
+void Partition::ReportRound(uint64_t round, proto::PartitionState* state) const {
+  state->set_partition(shape_.partition);
+  state->set_open_round(round);
+  std::string bitmap((seats_.size() + 7) / 8, '\0');
+  for (size_t rank = 0; rank < seats_.size(); ++rank) {
+    if (seats_[rank].HasContributed(round)) bitmap[rank / 8] = static_cast<char>(bitmap[rank / 8] | (1 << rank % 8));
+  }
+  state->set_contributed(std::move(bitmap));
+}
+
 bool Partition::TakeSeat(LinkId link, const FrameHeader& push) {
   Seat& seat = seats_[push.rank];
   if (seat.round == push.round && seat.incarnation == push.incarnation && push.attempt < seat.attempt) return false;

@@ -121,6 +121,10 @@ class Partition {
   const Semantics& semantics() const { return *job_->semantics; }
   // False: the round does not wait for this rank (it was declared out from an earlier round, or has finished).
   bool Counts(uint32_t rank, uint64_t round) const;
+  // BSP: the lowest rank that counts and has not contributed to this round; the number of ranks if nobody is missing.
+  uint32_t LowestMissing(uint64_t round) const;
+  // BSP: this round and who has contributed to it.
+  void ReportRound(uint64_t round, proto::PartitionState* state) const;
   // Takes the answer's address from an ANNOUNCE or PUSH. False: it is of an older attempt or life, ignore it.
   bool TakeSeat(LinkId link, const FrameHeader& push);
   // Of the answer to this rank's last push: everything but type, codec and payload.

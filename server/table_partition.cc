@@ -155,13 +155,7 @@ void TablePartition::SendApplied(uint32_t rank, uint64_t round, uint16_t flags, 
 
 bool TablePartition::Urgent(const FrameHeader& push) const {
   if (push.round != NextRound(push.rank)) return false;
-  return async_ ? push.round == Slowest() : push.rank == LowestMissing();
-}
-
-uint32_t TablePartition::LowestMissing() const {
-  uint32_t rank = 0;
-  while (rank < seats_.size() && (seats_[rank].HasContributed(open_) || !Counts(rank, open_))) ++rank;
-  return rank;
+  return async_ ? push.round == Slowest() : push.rank == LowestMissing(open_);
 }
 
 absl::StatusOr<TablePartition::Held> TablePartition::Parse(const FrameHeader& push, Payload payload) const {
@@ -222,7 +216,7 @@ absl::Status TablePartition::Add(Held held) {
 }
 
 void TablePartition::Consume(bool all) {
-  const uint32_t floor = LowestMissing();
+  const uint32_t floor = LowestMissing(open_);
   while (!held_.empty() && (all || held_.begin()->first < floor)) {
     auto first = held_.extract(held_.begin());
     contributors_.push_back(first.key());
@@ -235,7 +229,7 @@ void TablePartition::Consume(bool all) {
 }
 
 void TablePartition::CloseIfComplete() {
-  if (contributed_ == 0 || LowestMissing() < seats_.size()) return;
+  if (contributed_ == 0 || LowestMissing(open_) < seats_.size()) return;
   if (semantics().reduction == proto::REDUCTION_MEAN && contributors_.size() > 1) {
     sum_.Divide(static_cast<float>(contributors_.size()));
   }
@@ -432,13 +426,9 @@ void TablePartition::LinkDown(LinkId link) {
 // --- for people
 
 void TablePartition::Report(proto::PartitionState* state) const {
-  state->set_partition(shape_.partition);
-  state->set_open_round(OldestOpenRound());
-  std::string bitmap((seats_.size() + 7) / 8, '\0');
-  for (size_t rank = 0; !async_ && rank < seats_.size(); ++rank) {
-    if (seats_[rank].HasContributed(open_)) bitmap[rank / 8] = static_cast<char>(bitmap[rank / 8] | (1 << rank % 8));
-  }
-  state->set_contributed(std::move(bitmap));
+  ReportRound(OldestOpenRound(), state);
+  // Nobody has contributed to what comes next (as in AsyncPartition).
+  if (async_) state->set_contributed(std::string((seats_.size() + 7) / 8, '\0'));
 }
 
 std::string TablePartition::WaitingFor() const {
@@ -447,7 +437,7 @@ std::string TablePartition::WaitingFor() const {
     return owed == 0 ? "" : absl::StrCat(owed, " ranks wait at ", Name(), " for the slowest, whose next round is ", Slowest());
   }
   if (contributed_ == 0) return "";
-  const uint32_t missing = LowestMissing();
+  const uint32_t missing = LowestMissing(open_);
   if (missing >= seats_.size()) return "";
   return absl::StrCat("round ", open_, " of ", Name(), " has ", contributed_, " of ", seats_.size(),
                       " contributions and waits for ", WorkerName(missing));

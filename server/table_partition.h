@@ -82,7 +82,6 @@ class TablePartition final : public Partition {
   absl::StatusOr<Held> Parse(const FrameHeader& push, transport::Payload payload) const;
   void AnswerAgain(LinkId link, const FrameHeader& push);
   void SendApplied(uint32_t rank, uint64_t round, uint16_t flags, uint32_t contributors);
-  uint32_t LowestMissing() const;
   absl::Status Add(Held held);
   void Consume(bool all);         // what is held, as far as its turn has come
   void CloseIfComplete();

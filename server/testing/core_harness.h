@@ -216,4 +216,9 @@ class CoreHarness {
   std::unique_ptr<ServerCore> core;
 };
 
+// A job of one tensor "w" of one partition.
+inline proto::Plan OnePartition(const std::string& job, uint64_t elements = 4) {
+  return PlanBuilder(job).Server("s0").Tensor("w", {elements}).plan;
+}
+
 }  // namespace sluice::server

@@ -1,0 +1,111 @@
+// What a job does when its plan changes: membership, ends, configurations that cannot be.
+
+#include "server/testing/core_harness.h"
+
+namespace sluice::server {
+namespace {
+
+using transport::kFlagRejected;
+
+// --- membership
+
+TEST(JobTest, RescaleClosesTheRoundWithoutTheLostRank) {
+  CoreHarness s;
+  proto::Plan plan = OnePartition("workers: 3 on_worker_loss: LOSS_RESCALE");
+  s.Start(plan);
+  s.Send({.rank = 0, .values = {1, 1, 1, 1}});
+  s.Send({.rank = 2, .values = {3, 3, 3, 3}});
+  EXPECT_TRUE(s.Take(0).empty());
+  EXPECT_NE(s.core->stats().waiting_for.find("has 2 of 3 contributions and waits for rank 1 (host-b:1)"),
+            std::string::npos) << s.core->stats().waiting_for;
+  plan.set_version(2);
+  plan.mutable_workers(1)->set_alive(false);
+  plan.mutable_workers(1)->add_out_from_round(0);
+  s.core->OnPlan(plan);
+  const SentFrame reply = s.TakeOne(0);
+  EXPECT_EQ(reply.Floats(), (std::vector<float>{2, 2, 2, 2}));
+  EXPECT_EQ(reply.header.aux, 2u);
+  EXPECT_EQ(s.observed.rounds[0].record.contributors, (std::vector<uint32_t>{0, 2}));
+  // The lost rank comes back to life: its push of the closed round was dropped, the open one is not for it.
+  s.Take(1);
+  s.Send({.rank = 1, .values = {9, 9, 9, 9}});
+  EXPECT_TRUE(s.TakeOne(1).header.has(kFlagRejected));
+  s.Send({.rank = 1, .round = 1, .values = {9, 9, 9, 9}});
+  EXPECT_EQ(s.TakeOne(1).header.status, static_cast<uint16_t>(absl::StatusCode::kAborted));
+}
+
+TEST(JobTest, FinishedRanksAreNotWaitedFor) {
+  CoreHarness s;
+  proto::Plan plan = OnePartition("workers: 2");
+  s.Start(plan);
+  s.Send({.rank = 0, .values = {1, 1, 1, 1}});
+  plan.set_version(2);
+  plan.mutable_workers(1)->set_finished(true);
+  s.core->OnPlan(plan);
+  EXPECT_EQ(s.TakeOne(0).Floats(), (std::vector<float>{1, 1, 1, 1}));
+}
+
+TEST(JobTest, ReportsRoundAndContributors) {
+  CoreHarness s;
+  s.Start(PlanBuilder("workers: 9").Server("s0").Tensor("w", {1, 1}).plan);
+  s.Send({.rank = 8, .partition = 1, .values = {1}});
+  proto::Heartbeat heartbeat;
+  s.core->ReportState(1, &heartbeat);
+  ASSERT_EQ(heartbeat.partitions_size(), 2);
+  EXPECT_EQ(heartbeat.partitions(1).partition(), 1u);
+  EXPECT_EQ(heartbeat.partitions(1).contributed(), std::string("\0\1", 2));
+  EXPECT_EQ(heartbeat.partitions(0).contributed(), std::string(2, '\0'));
+}
+
+// --- plans
+
+TEST(JobTest, EndedJobsFreeTheirMemoryAndStayEnded) {
+  CoreHarness s;
+  proto::Plan plan = OnePartition("workers: 1 optimizer { kind: 'adam' }", 1000);
+  s.Start(plan);
+  EXPECT_GE(s.core->stats().state_bytes, 12000u);
+  plan.set_version(2);
+  plan.set_state(proto::JOB_FINISHED);
+  s.core->OnPlan(plan);
+  EXPECT_EQ(s.core->stats().state_bytes, 0u);
+  plan.set_version(1);
+  plan.set_state(proto::JOB_RUNNING);
+  s.core->OnPlan(plan);
+  EXPECT_EQ(s.core->stats().state_bytes, 0u);
+}
+
+TEST(JobTest, AnotherUidIsAnotherJobAndItsOldWorkersAreSentAway) {
+  CoreHarness s;
+  proto::Plan plan = OnePartition("workers: 1 optimizer { kind: 'sgd' rate: 1 }", 1);
+  s.Start(plan);
+  s.Send({.values = {1}});
+  s.Take(0);
+  plan.set_uid(78);
+  s.core->OnPlan(plan);   // the same number and version
+  EXPECT_TRUE(s.endpoint.closed.contains(1));
+  proto::Heartbeat heartbeat;
+  s.core->ReportState(1, &heartbeat);
+  EXPECT_EQ(heartbeat.partitions(0).open_round(), 0u);
+}
+
+TEST(JobTest, ImpossibleConfigurationIsAnsweredWithTheReason) {
+  CoreHarness s;
+  s.Start(OnePartition("workers: 1 reply: REPLY_CHANGE"));
+  s.Send({.values = {1, 1, 1, 1}});
+  const SentFrame error = s.TakeOne(0);
+  EXPECT_EQ(error.header.status, static_cast<uint16_t>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_NE(error.Text().find("job.reply=change needs an optimizer"), std::string::npos) << error.Text();
+  EXPECT_NE(s.core->stats().waiting_for.find("cannot run here"), std::string::npos);
+}
+
+TEST(JobTest, PartitionBeyondThePoolIsRefusedByName) {
+  proto::DataConfig data;
+  data.set_pool_bytes(1 << 16);
+  CoreHarness s("s0", 0, data);
+  s.Start(OnePartition("workers: 1", 8192));
+  s.Send({.values = std::vector<float>(8192)});
+  EXPECT_NE(s.TakeOne(0).Text().find("raise its data.pool_bytes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice::server
