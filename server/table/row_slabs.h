@@ -3,7 +3,7 @@
 // A row is header | values (fp32 or bf16, padded to 4) | state (fp32), all at multiples of 4 bytes. Slabs grow with the
 // whole: 32 of 16 rows, then 32 of 32, 32 of 64 and so on, so that a slab is at most a 32nd of the rows before it, and
 // a slot's slab follows from its leading six bits. Slabs become real page by page as rows come, so that a big one costs
-// no pause; with huge_pages, big ones ask for those.
+// no pause; with huge_pages, all but small ones ask for those.
 //
 // Erased slots are kept in a list and used again before new ones; slabs are never given back.
 #pragma once
@@ -50,7 +50,7 @@ class RowSlabs {
   std::byte* At(uint32_t slot) const {
     const uint64_t q = uint64_t{slot} + kOffset;  // its leading six bits name the slab
     const unsigned shift = static_cast<unsigned>(std::bit_width(q)) - 6;
-    return slabs_[((shift - kLeastShift) << 5) + (q >> shift) - 32].get() +
+    return slabs_[((shift - kLeastShift) << 5) + (q >> shift) - 32] +
            (q & ((uint64_t{1} << shift) - 1)) * layout_.stride;
   }
   RowHeader* Header(uint32_t slot) const { return reinterpret_cast<RowHeader*>(At(slot)); }
@@ -69,14 +69,18 @@ class RowSlabs {
   static constexpr uint64_t kOffset = uint64_t{32} << kLeastShift;
 
   struct Release {
-    void operator()(std::byte* slab) const;
+    void operator()(std::byte* region) const;
   };
   uint32_t& FreeLink(uint32_t slot) const { return *reinterpret_cast<uint32_t*>(At(slot) + sizeof(RowHeader)); }
   void AddSlab(size_t rows);
 
   const RowLayout layout_;
   const bool huge_pages_;
-  std::vector<std::unique_ptr<std::byte[], Release>> slabs_;
+  std::vector<std::byte*> slabs_;
+  std::vector<std::unique_ptr<std::byte[], Release>> regions_;  // own the slabs
+  std::byte* region_next_ = nullptr;                            // of the last region: what no slab has yet,
+  size_t region_left_ = 0;                                      // so many bytes
+  size_t region_slab_ = 0;                                      // by slabs of this size
   size_t bytes_ = 0;
   uint32_t next_ = 0;      // slots from here on were never taken
   uint64_t end_ = 0;       // slots that have memory
