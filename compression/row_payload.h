@@ -42,8 +42,9 @@ inline uint64_t MixId(uint64_t id) {
   id = (id ^ (id >> 27)) * 0x94D049BB133111EB;
   return id ^ (id >> 31);
 }
-inline uint32_t SegmentOf(uint64_t id, uint32_t segments) {
-  return static_cast<uint32_t>(((MixId(id) >> 32) * segments) >> 32);
+inline uint32_t SegmentOfHash(uint64_t hash, uint32_t segments) {  // hash: MixId of the id
+  return static_cast<uint32_t>(((hash >> 32) * segments) >> 32);
 }
+inline uint32_t SegmentOf(uint64_t id, uint32_t segments) { return SegmentOfHash(MixId(id), segments); }
 
 }  // namespace sluice::compression

@@ -63,6 +63,7 @@ struct Client::Impl {
     std::shared_ptr<worker::RowCache> cache;         // null: none
   };
   std::map<uint32_t, KnownTable> tables;             // that were registered
+  std::vector<std::unique_ptr<worker::RowPullScratch>> scratch;   // that no thread uses at the moment
 
   using DoneFn = std::function<void(const worker::OpResult&)>;
   // Runs on the loop: begins the operation, stores its number, and calls done and released as WorkerCore::Submit does.
@@ -73,6 +74,8 @@ struct Client::Impl {
   Result<worker::SnapshotFile*> SnapshotOnDisk();  // with mutex held
   std::string SnapshotName() const;
   absl::StatusOr<KnownTable> Known(Table table);
+  absl::StatusOr<std::shared_ptr<const worker::RowPull>> PreparePull(const worker::TableShape& shape,
+                                                                     std::span<const uint64_t> ids);
   // Through the cache, if there is one; out empty: into the cache alone.
   Handle PullCached(Table table, const KnownTable& known, std::span<const uint64_t> ids, std::span<float> out,
                     const OpOptions& options);

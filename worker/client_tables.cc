@@ -78,6 +78,28 @@ absl::StatusOr<Client::Impl::KnownTable> Client::Impl::Known(Table table) {
   return absl::NotFoundError(absl::StrCat("table ", table.id, " is not registered; register it first"));
 }
 
+absl::StatusOr<std::shared_ptr<const RowPull>> Client::Impl::PreparePull(const TableShape& shape,
+                                                                         std::span<const uint64_t> ids) {
+  constexpr size_t kMostKept = 64 << 10;   // ids; calls of more allocate for themselves
+  std::unique_ptr<worker::RowPullScratch> used;
+  if (ids.size() <= kMostKept) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (!scratch.empty()) {
+      used = std::move(scratch.back());
+      scratch.pop_back();
+    } else {
+      used = std::make_unique<worker::RowPullScratch>();
+    }
+  }
+  auto pull = worker::PrepareRowPull(shape, ids, used.get());
+  if (used != nullptr) {
+    std::lock_guard<std::mutex> lock(mutex);
+    scratch.push_back(std::move(used));   // as many as there are threads that pull at a time
+  }
+  if (!pull.ok()) return pull.status();
+  return std::make_shared<const RowPull>(*std::move(pull));
+}
+
 Result<Table> Client::RegisterTable(const TableSpec& spec) {
   std::vector<proto::TensorSpec> specs;
   {
@@ -107,9 +129,9 @@ Handle Client::PullRows(Table table, std::span<const uint64_t> ids, std::span<fl
   const TableShape& shape = known->shape;
   if (!Holds(out.size(), ids.size(), shape.dim)) return Ended(WrongOutput(shape, ids.size(), out.size()));
   if (known->cache != nullptr) return impl_->PullCached(table, *known, ids, out, options);
-  auto pull = worker::PrepareRowPull(shape, ids);
+  auto pull = impl_->PreparePull(shape, ids);
   if (!pull.ok()) return Ended(pull.status());
-  RowPullRequest request{.table = table.id, .pull = std::make_shared<const RowPull>(*std::move(pull)), .output = out};
+  RowPullRequest request{.table = table.id, .pull = *std::move(pull), .output = out};
   return impl_->Start(options, [request](WorkerCore& core, TimeNs deadline, const std::shared_ptr<uint64_t>& number,
                                          Impl::DoneFn done, std::function<void()> released) mutable {
     request.deadline = deadline;
@@ -137,10 +159,10 @@ Handle Client::Impl::PullCached(Table table, const KnownTable& known, std::span<
   auto lacking = std::make_shared<std::vector<uint64_t>>();
   for (const uint32_t at : missing) lacking->push_back(ids[at]);
   if (missing.empty()) return Ended(absl::OkStatus());
-  auto pull = worker::PrepareRowPull(known.shape, *lacking);
+  auto pull = PreparePull(known.shape, *lacking);
   if (!pull.ok()) return Ended(pull.status());
   auto rows = std::make_shared<std::vector<float>>(missing.size() * dim);
-  RowPullRequest request{.table = table.id, .pull = std::make_shared<const RowPull>(*std::move(pull)), .output = *rows};
+  RowPullRequest request{.table = table.id, .pull = *std::move(pull), .output = *rows};
   return Start(options, [request, rows, lacking, missing, round, dim, out, cache = known.cache](
                             WorkerCore& core, TimeNs deadline, const std::shared_ptr<uint64_t>& number, DoneFn done,
                             std::function<void()> released) mutable {
@@ -189,9 +211,9 @@ Handle Client::PushPullRows(Table table, std::span<const uint64_t> ids, std::spa
   if (!Holds(out.size(), ids.size(), shape->dim)) return Ended(WrongOutput(*shape, ids.size(), out.size()));
   auto push = impl_->Prepare(table, ids, gradients, options);
   if (!push.ok()) return Ended(push.status());
-  auto pull = worker::PrepareRowPull(*shape, ids);
+  auto pull = impl_->PreparePull(*shape, ids);
   if (!pull.ok()) return Ended(pull.status());
-  RowPullRequest rows{.table = table.id, .pull = std::make_shared<const RowPull>(*std::move(pull)), .output = out};
+  RowPullRequest rows{.table = table.id, .pull = *std::move(pull), .output = out};
   // The pull is sent at once: it names the push's round, and waits for it at the servers. The operation is both; its result
   // is the push's unless the pull fails.
   return impl_->Start(options, [push = *std::move(push), rows](WorkerCore& core, TimeNs deadline,
@@ -238,12 +260,12 @@ Handle Client::LookupRows(Table table, std::span<const uint64_t> ids, std::span<
           absl::StrCat("table ", shape->name, ": bag ", b, " begins at ", offsets[b], " and ends at ", end)));
     }
   }
-  auto pull = worker::PrepareRowPull(*shape, ids);
+  auto pull = impl_->PreparePull(*shape, ids);
   if (!pull.ok()) return Ended(pull.status());
   auto rows = std::make_shared<std::vector<float>>(ids.size() * dim);
   std::vector<uint32_t> begins(offsets.begin(), offsets.end());
   begins.push_back(static_cast<uint32_t>(ids.size()));
-  RowPullRequest request{.table = table.id, .pull = std::make_shared<const RowPull>(*std::move(pull)), .output = *rows};
+  RowPullRequest request{.table = table.id, .pull = *std::move(pull), .output = *rows};
   return impl_->Start(options, [request, rows, begins = std::move(begins), pooling, dim, out](
                                    WorkerCore& core, TimeNs deadline, const std::shared_ptr<uint64_t>& number,
                                    Impl::DoneFn done, std::function<void()> released) mutable {

@@ -39,7 +39,7 @@ uint64_t RowPulls::Submit(const RowPullRequest& request, std::function<void(cons
   }
   if (request.deadline != 0) deadlines_.insert({request.deadline, id});
   for (size_t part = 0; part < request.pull->parts.size(); ++part) {
-    waiting_.push_back({id, part, 0, env_.partitions->resend});
+    Wait({id, part, 0, env_.partitions->resend});
   }
   if (running.unfinished == 0) End(id, absl::OkStatus());
   return id;
@@ -139,27 +139,51 @@ bool RowPulls::Send(const Part& waiting) {
   header.plan_version = env.plan_version;
   header.reply_slot = ask.slot;
   header.aux64 = request;
-  env.queue->SendSmall(link, header, part.payload);
+  env.queue->SendSmall(link, header, running.request.pull->Payload(part));
   ++asked_[ask.lane];
   asks_.emplace(request, std::move(ask));
   return true;
 }
 
 void RowPulls::Pump() {
-  if (waiting_.empty()) return;
-  const TimeNs now = env_.partitions->clock->Now();
-  std::deque<Part> later;
-  while (!waiting_.empty()) {
-    const Part part = waiting_.front();
-    waiting_.pop_front();
-    const auto running = pulls_.find(part.pull);
-    if (running == pulls_.end()) continue;   // cancelled
-    const RowPull::Part& rows = running->second.request.pull->parts[part.part];
-    const LaneKey lane = env_.find(running->second.request.table)->partitions[rows.segment]->lane();
-    if (now < part.not_before || asked_[lane] >= kPartsPerLane || !Send(part)) later.push_back(part);
+  TimeNs now = 0;
+  bool sent = false;
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    auto& [lane, parts] = *it;
+    // Each is looked at once: what cannot be sent now waits behind the others of its lane.
+    for (size_t left = parts.size(); left > 0 && asked_[lane] < kPartsPerLane; --left) {
+      const Part part = parts.front();
+      parts.pop_front();
+      const auto running = pulls_.find(part.pull);
+      if (running == pulls_.end()) continue;   // cancelled
+      if (const LaneKey owner = LaneOf(running->second, part.part); owner != lane) {   // it has moved
+        moved_.push_back(part);
+        continue;
+      }
+      if (part.not_before != 0 && now == 0) now = env_.partitions->clock->Now();
+      if (part.not_before > now) {
+        parts.push_back(part);
+      } else if (!Send(part)) {
+        parts.push_front(part);   // as good as any other of this lane
+        break;
+      } else {
+        sent = true;
+      }
+    }
+    it = parts.empty() ? waiting_.erase(it) : std::next(it);
   }
-  waiting_ = std::move(later);
+  for (const Part& part : moved_) Wait(part);   // for the next time
+  moved_.clear();
+  // The trainer waits, or will soon: an answer later by the fusion's cycle would be the larger part of a small pull's time.
+  if (sent) env_.partitions->queue->SendBatchesNow();
 }
+
+LaneKey RowPulls::LaneOf(const Running& running, size_t part) const {
+  const uint32_t segment = running.request.pull->parts[part].segment;
+  return env_.find(running.request.table)->partitions[segment]->lane();
+}
+
+void RowPulls::Wait(const Part& part) { waiting_[LaneOf(pulls_.at(part.pull), part.part)].push_back(part); }
 
 void RowPulls::CloseSlot(Ask& ask) {
   if (ask.slot == 0) return;
@@ -180,8 +204,7 @@ void RowPulls::Forget(std::map<uint64_t, Ask>::iterator it) {
 
 void RowPulls::Withdraw(std::map<uint64_t, Ask>::iterator it, TimeNs not_before) {
   const Ask& ask = it->second;
-  waiting_.push_back({ask.pull, ask.part, not_before,
-                      std::min(ask.interval * 2, env_.partitions->resend * kMaxBackoff)});
+  Wait({ask.pull, ask.part, not_before, std::min(ask.interval * 2, env_.partitions->resend * kMaxBackoff)});
   Forget(it);
 }
 

@@ -99,6 +99,8 @@ class RowPulls {
     TimeNs interval = 0;
   };
 
+  LaneKey LaneOf(const Running& running, size_t part) const;
+  void Wait(const Part& part);
   bool Send(const Part& part);    // false: no link yet
   void Withdraw(std::map<uint64_t, Ask>::iterator it, TimeNs not_before);   // to be asked for again
   void Forget(std::map<uint64_t, Ask>::iterator it);
@@ -112,7 +114,8 @@ class RowPulls {
   Env env_;
   std::map<uint64_t, Running> pulls_;
   std::map<uint64_t, Ask> asks_;             // by request number
-  std::deque<Part> waiting_;
+  std::map<LaneKey, std::deque<Part>> waiting_;   // to be sent, by who owned their segments when they came
+  std::vector<Part> moved_;                  // scratch
   std::map<LaneKey, size_t> asked_;          // of each lane
   std::map<transport::SlotId, std::shared_ptr<std::byte>> closing_;   // memory that a peer may still be writing to
   std::map<size_t, std::vector<std::shared_ptr<std::byte>>> free_;    // by size

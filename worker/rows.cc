@@ -15,15 +15,6 @@
 namespace sluice::worker {
 namespace {
 
-// Rows of few values: their ids are worth packing, at the price of sorting them.
-constexpr uint32_t kPackUpToDim = 4;
-
-absl::Status BeyondVocabulary(const TableShape& table, uint64_t id, size_t position) {
-  return absl::InvalidArgumentError(absl::StrCat("table ", table.name, ": id ", id, " at position ", position,
-                                                 " is not below the vocabulary of ", table.vocabulary,
-                                                 " (unknown_as_zero reads such rows as zeros)"));
-}
-
 // Positions of the ids, ordered by segment, then id, then occurrence.
 struct Sorted {
   std::vector<uint32_t> order;
@@ -72,6 +63,12 @@ absl::StatusOr<Sorted> SortRows(const TableShape& table, std::span<const uint64_
 }
 
 }  // namespace
+
+absl::Status BeyondVocabulary(const TableShape& table, uint64_t id, size_t position) {
+  return absl::InvalidArgumentError(absl::StrCat("table ", table.name, ": id ", id, " at position ", position,
+                                                 " is not below the vocabulary of ", table.vocabulary,
+                                                 " (unknown_as_zero reads such rows as zeros)"));
+}
 
 absl::StatusOr<RowPush> PrepareRowPush(const TableShape& table, std::span<const uint64_t> ids,
                                        std::span<const float> gradients, const compression::Codec& codec) {
@@ -124,99 +121,6 @@ absl::StatusOr<RowPush> PrepareRowPush(const TableShape& table, std::span<const 
     part.payload.resize(head + bytes);
   }
   return push;
-}
-
-absl::StatusOr<RowPull> PrepareRowPull(const TableShape& table, std::span<const uint64_t> ids) {
-  constexpr uint32_t kNone = std::numeric_limits<uint32_t>::max();
-  if (ids.size() >= kNone) {
-    return absl::InvalidArgumentError(absl::StrCat("table ", table.name, ": ", ids.size(), " ids in one call"));
-  }
-  RowPull pull;
-  pull.dim = table.dim;
-  pull.packed = table.dim <= kPackUpToDim;
-  // 1. Each distinct id gets a number, in order of its first occurrence: a hash table of numbers, half full at most.
-  struct Distinct {
-    uint64_t id;
-    uint32_t segment;
-    uint32_t count;
-  };
-  std::vector<Distinct> distinct;
-  distinct.reserve(ids.size());
-  std::vector<uint32_t> number(ids.size());
-  std::vector<uint32_t> slots(std::bit_ceil(std::max<size_t>(2 * ids.size(), 16)), kNone);
-  const size_t mask = slots.size() - 1;
-  std::vector<size_t> begins(table.segments + 1, 0);   // of segments, counting distinct ids
-  for (size_t i = 0; i < ids.size(); ++i) {
-    if (table.vocabulary != 0 && ids[i] >= table.vocabulary) {
-      if (!table.unknown_as_zero) return BeyondVocabulary(table, ids[i], i);
-      pull.unknown.push_back(static_cast<uint32_t>(i));
-      number[i] = kNone;
-      continue;
-    }
-    const uint64_t hash = compression::MixId(ids[i]);
-    size_t at = hash & mask;
-    while (slots[at] != kNone && distinct[slots[at]].id != ids[i]) at = (at + 1) & mask;
-    if (slots[at] == kNone) {
-      slots[at] = static_cast<uint32_t>(distinct.size());
-      const uint32_t segment = compression::SegmentOf(ids[i], table.segments);
-      distinct.push_back({ids[i], segment, 0});
-      ++begins[segment + 1];
-    }
-    number[i] = slots[at];
-    ++distinct[slots[at]].count;
-  }
-  // 2. Distinct ids by segment (and by id where they are packed).
-  std::partial_sum(begins.begin(), begins.end(), begins.begin());
-  std::vector<uint32_t> order(distinct.size());
-  std::vector<size_t> next(begins.begin(), begins.end() - 1);
-  for (uint32_t d = 0; d < distinct.size(); ++d) order[next[distinct[d].segment]++] = d;
-  for (uint32_t s = 0; pull.packed && s < table.segments; ++s) {
-    std::sort(order.begin() + static_cast<std::ptrdiff_t>(begins[s]), order.begin() + static_cast<std::ptrdiff_t>(begins[s + 1]),
-              [&](uint32_t a, uint32_t b) { return distinct[a].id < distinct[b].id; });
-  }
-  // 3. Where each goes.
-  pull.starts.resize(distinct.size() + 1);
-  std::vector<uint32_t> cursor(distinct.size());
-  for (size_t r = 0; r < order.size(); ++r) {
-    cursor[order[r]] = pull.starts[r];
-    pull.starts[r + 1] = pull.starts[r] + distinct[order[r]].count;
-  }
-  pull.places.resize(ids.size() - pull.unknown.size());
-  for (uint32_t i = 0; i < ids.size(); ++i) {
-    if (number[i] != kNone) pull.places[cursor[number[i]]++] = i;
-  }
-  // 4. Parts.
-  const size_t most = std::max<size_t>(1, kPullPartBytes / (table.dim * sizeof(float)));
-  std::vector<uint64_t> rows;
-  for (uint32_t s = 0; s < table.segments; ++s) {
-    for (size_t begin = begins[s]; begin < begins[s + 1]; begin += most) {
-      const size_t end = std::min(begins[s + 1], begin + most);
-      rows.clear();
-      for (size_t r = begin; r < end; ++r) rows.push_back(distinct[order[r]].id);
-      RowPull::Part part;
-      part.segment = s;
-      part.rows = static_cast<uint32_t>(rows.size());
-      part.first = static_cast<uint32_t>(begin);
-      if (pull.packed) {
-        SLUICE_RETURN_IF_ERROR(compression::PackIds(rows, &part.payload));
-      } else {
-        const ConstBytes raw = std::as_bytes(std::span<const uint64_t>(rows));
-        part.payload.assign(raw.begin(), raw.end());
-      }
-      pull.parts.push_back(std::move(part));
-    }
-  }
-  return pull;
-}
-
-void PlaceRows(const RowPull& pull, const RowPull::Part& part, ConstBytes values, std::span<float> out) {
-  const size_t row_bytes = pull.dim * sizeof(float);
-  for (uint32_t r = 0; r < part.rows; ++r) {
-    const std::byte* from = values.data() + r * row_bytes;
-    for (uint32_t k = pull.starts[part.first + r]; k < pull.starts[part.first + r + 1]; ++k) {
-      std::memcpy(out.data() + size_t{pull.places[k]} * pull.dim, from, row_bytes);
-    }
-  }
 }
 
 }  // namespace sluice::worker

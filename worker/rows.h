@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "compression/codec.h"
+#include "worker/row_pull.h"
 
 namespace sluice::worker {
 
@@ -20,6 +21,8 @@ struct TableShape {
   uint64_t vocabulary = 0;      // 0 = any id
   bool unknown_as_zero = false; // ids beyond it: read as zeros and not pushed, instead of refused
 };
+
+absl::Status BeyondVocabulary(const TableShape& table, uint64_t id, size_t position);
 
 // One push of row gradients: a payload (compression/row_payload.h) for each segment.
 struct RowPush {
@@ -37,29 +40,5 @@ struct RowPush {
 // position are named); nothing was prepared then.
 absl::StatusOr<RowPush> PrepareRowPush(const TableShape& table, std::span<const uint64_t> ids,
                                        std::span<const float> gradients, const compression::Codec& codec);
-
-// One pull of rows. Rows of one part are asked for together; row r of a part (its r-th id) goes to
-// places[starts[first + r]] … places[starts[first + r + 1] - 1], positions in the caller's list of ids.
-struct RowPull {
-  struct Part {
-    uint32_t segment = 0;
-    uint32_t rows = 0;
-    uint32_t first = 0;
-    std::vector<std::byte> payload;   // ids only, as docs/wire.md, "Rows", has them for a PULL
-  };
-  uint32_t dim = 0;
-  bool packed = false;                // payloads are packed ids; else u64 each
-  std::vector<Part> parts;
-  std::vector<uint32_t> starts, places;
-  std::vector<uint32_t> unknown;      // positions that read as zeros
-};
-
-// Splits into parts of at most this many bytes of values, however many ids there are (fewer than 2^32).
-inline constexpr size_t kPullPartBytes = 256 << 10;
-
-absl::StatusOr<RowPull> PrepareRowPull(const TableShape& table, std::span<const uint64_t> ids);
-
-// Copies a part's rows (fp32, part.rows x dim) to their places in `out` (ids.size() x dim).
-void PlaceRows(const RowPull& pull, const RowPull::Part& part, ConstBytes values, std::span<float> out);
 
 }  // namespace sluice::worker

@@ -9,7 +9,8 @@
 //     unknown one looks into the socket first.
 //  4. Receive. The socket's packets first, then the ring until it is empty or the turn's budget is used up; then sleep.
 //     A kReference for a slot that is not in a slab is copied into it and released at once; without a slot the payload
-//     views the peer's slab, and its drop sends kRelease.
+//     views the peer's slab, and its drop sends kRelease. A worker does not wake a server for that alone: a server lends
+//     blocks of its pools, so nobody waits, and what the worker sends next comes behind it. A late wake-up sees to the rest.
 //  5. Close, by this side or because the peer cheated: held payloads are cut loose from the peer's memory, slots
 //     closed, ERROR sent and the socket shut down. If the peer may still read a payload of ours or write into a slot,
 //     the link lingers until its socket hangs up; only then come the OnSent of lent payloads and OnDown. (A peer that
@@ -125,6 +126,7 @@ class ShmLink : public std::enable_shared_from_this<ShmLink> {
   Announced AnnounceSlab(uint32_t slab);
   void TellRetired();
   void Publish(const Descriptor& descriptor, size_t accounted);
+  void WakeLater();
   void Sent(uint64_t cookie);
   Descriptor MakeDescriptor(DescriptorKind kind, const FrameHeader& header) const;
   size_t queued_bytes() const { return pending_bytes_ + (writer_.has_value() ? writer_->queued_bytes() : 0); }
@@ -166,6 +168,7 @@ class ShmLink : public std::enable_shared_from_this<ShmLink> {
   std::deque<uint64_t> pending_releases_;
   bool wants_writable_ = false;
   bool socket_full_ = false;  // EPOLLOUT is awaited
+  bool wake_scheduled_ = false;
   std::unordered_set<uint32_t> announced_;
   std::deque<uint32_t> retired_;  // to be told when the socket has room
   uint64_t last_token_ = 0;

@@ -6,6 +6,11 @@
 #include "transport/shm/shm_link.h"
 
 namespace sluice::transport {
+namespace {
+
+constexpr TimeNs kLateWake = kMillisecond;
+
+}  // namespace
 
 bool ShmLink::ByReference(ConstBytes payload) const {
   return state_ == State::kUp && payload.size() >= context_->min_reference_bytes &&
@@ -72,7 +77,12 @@ void ShmLink::FlushPending() {
   while (!pending_releases_.empty() && HasEntry()) {
     Descriptor release{.kind = static_cast<uint32_t>(DescriptorKind::kRelease), .token = pending_releases_.front()};
     pending_releases_.pop_front();
-    Publish(release, 0);
+    if (self_.role == PeerRole::kWorker) {
+      writer_->Publish(release, 0);
+      WakeLater();
+    } else {
+      Publish(release, 0);
+    }
   }
   while (state_ == State::kUp && !pending_.empty()) {
     // Taken out, because a link that fails on the way empties the queue.
@@ -102,6 +112,16 @@ bool ShmLink::HasEntry() {
 void ShmLink::Publish(const Descriptor& descriptor, size_t accounted) {
   writer_->Publish(descriptor, accounted);
   if (writer_->MustWake()) Wake();
+}
+
+void ShmLink::WakeLater() {
+  if (std::exchange(wake_scheduled_, true)) return;
+  context_->loop->After(kLateWake, [weak = weak_from_this()] {
+    auto self = weak.lock();
+    if (self == nullptr) return;
+    self->wake_scheduled_ = false;
+    if (self->state_ == State::kUp && self->writer_->MustWake()) self->Wake();
+  });
 }
 
 Descriptor ShmLink::MakeDescriptor(DescriptorKind kind, const FrameHeader& header) const {
