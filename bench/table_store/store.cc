@@ -1,7 +1,7 @@
-// How fast a segment's rows are read and updated on one core, next to plain loops over one flat array in the same run,
-// and the longest pause while it grows.
+// How fast a segment's rows are read and updated on one core, next to plain loops over one flat array in the same run.
+// (growth.cc has how long its calls are while it grows.)
 //
-//   bazel run //bench/table_store:store -- [--repetitions N] [--rows N] [--grow-to N] [--json FILE]
+//   bazel run //bench/table_store:store -- [--repetitions N] [--rows N] [--json FILE]
 //
 // Batches of 4,096 ids, Zipf 1.05 over 10 million rows whose popularity has nothing to do with their place; fp32, sgd.
 // The flat array holds the same rows in the order of their creation. Every repetition runs each cell once over all
@@ -14,9 +14,7 @@
 //   update        plain loop: row -= rate * gradient in the flat array, each id once
 //   apply         TableSegment::Apply of the same ids
 //
-// The segments ask for huge pages (SegmentLimits). Growth, without and with them: dim 16, Apply calls of 4,096 ids that
-// are not stored, from 1 to 20 million rows; the longest call, in time of the wall and of the thread (others' work on
-// the machine is in the first only).
+// The segments ask for huge pages (SegmentLimits).
 #include <sys/mman.h>
 #include <time.h>
 
@@ -187,40 +185,9 @@ nlohmann::json Throughput(uint32_t dim, uint64_t rows, int repetitions, const Ba
   return result;
 }
 
-nlohmann::json Growth(uint64_t from, uint64_t to, bool huge_pages) {
-  constexpr uint32_t kDim = 16;
-  const auto segment = MakeSegment(kDim, huge_pages);
-  std::vector<uint64_t> ids(kBatch);
-  const std::vector<float> gradients(kBatch * kDim, 0.001f);
-  std::vector<double> wall, cpu;
-  for (uint64_t first = 0; first < to; first += kBatch) {
-    for (size_t i = 0; i < kBatch; ++i) ids[i] = IdOf(first + i);
-    const double begin = Seconds(CLOCK_MONOTONIC), cpu_begin = Seconds(CLOCK_THREAD_CPUTIME_ID);
-    segment->Apply(ids, gradients, {}, kRate, first / kBatch);
-    if (first < from) continue;
-    cpu.push_back(Seconds(CLOCK_THREAD_CPUTIME_ID) - cpu_begin);
-    wall.push_back(Seconds(CLOCK_MONOTONIC) - begin);
-  }
-  const auto figures = [](std::vector<double> seconds) {
-    std::sort(seconds.begin(), seconds.end());
-    return nlohmann::json{{"median_ms", seconds[seconds.size() / 2] * 1e3},
-                          {"p99_ms", seconds[seconds.size() * 99 / 100] * 1e3},
-                          {"longest_ms", seconds.back() * 1e3}};
-  };
-  const nlohmann::json result = {
-      {"from", from}, {"to", to}, {"huge_pages", huge_pages}, {"wall", figures(wall)}, {"cpu", figures(cpu)}};
-  std::printf("growth from %llu to %llu rows, calls of %zu new ids, %s pages\n", static_cast<unsigned long long>(from),
-              static_cast<unsigned long long>(to), kBatch, huge_pages ? "huge" : "small");
-  for (const char* clock : {"wall", "cpu"})
-    std::printf("  %-5s median %.2f ms, p99 %.2f ms, longest %.2f ms\n", clock,
-                result[clock]["median_ms"].get<double>(), result[clock]["p99_ms"].get<double>(),
-                result[clock]["longest_ms"].get<double>());
-  return result;
-}
-
 int Main(int argc, char** argv) {
   int repetitions = 9;
-  uint64_t rows = 10'000'000, grow_to = 20'000'000;
+  uint64_t rows = 10'000'000;
   std::string json_file;
   for (int i = 1; i < argc; ++i) {
     const std::string flag = argv[i];
@@ -229,13 +196,10 @@ int Main(int argc, char** argv) {
       ++i;
     } else if (flag == "--rows" && more && absl::SimpleAtoi(argv[i + 1], &rows) && rows > kBatch && rows < UINT32_MAX) {
       ++i;
-    } else if (flag == "--grow-to" && more && absl::SimpleAtoi(argv[i + 1], &grow_to) &&
-               grow_to >= 1'000'000 + kBatch) {
-      ++i;
     } else if (flag == "--json" && more) {
       json_file = argv[++i];
     } else {
-      std::fprintf(stderr, "usage: store [--repetitions N] [--rows N] [--grow-to N] [--json FILE]\n");
+      std::fprintf(stderr, "usage: store [--repetitions N] [--rows N] [--json FILE]\n");
       return 2;
     }
   }
@@ -244,7 +208,6 @@ int Main(int argc, char** argv) {
     const Batches batches(rows);
     for (const uint32_t dim : {16u, 64u}) result["throughput"].push_back(Throughput(dim, rows, repetitions, batches));
   }
-  for (const bool huge_pages : {false, true}) result["growth"].push_back(Growth(1'000'000, grow_to, huge_pages));
   if (!json_file.empty()) std::ofstream(json_file) << result.dump(2) << "\n";
   return 0;
 }

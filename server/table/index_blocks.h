@@ -5,8 +5,9 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
+
+#include "server/table/big_memory.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -45,18 +46,15 @@ class IndexBlocks {
   uint32_t Take();  // of zeros
   void Give(uint32_t block) { unused_.push_back(block); }
   IndexGroup* At(uint32_t block) const {
-    return chunks_[block / kChunkBlocks].get() + block % kChunkBlocks * kBlockGroups;
+    return reinterpret_cast<IndexGroup*>(chunks_[block / kChunkBlocks].get()) + block % kChunkBlocks * kBlockGroups;
   }
   size_t bytes() const { return taken_ * kBlockGroups * sizeof(IndexGroup) + unused_.capacity() * sizeof(unused_[0]); }
 
  private:
   static constexpr uint32_t kChunkBlocks = 512;  // 2 MiB
 
-  struct Release {
-    void operator()(IndexGroup* chunk) const;
-  };
   const bool huge_pages_;
-  std::vector<std::unique_ptr<IndexGroup[], Release>> chunks_;
+  std::vector<BigMemory> chunks_;  // of IndexGroup
   std::vector<uint32_t> unused_;
   uint32_t taken_ = 0;  // blocks that were ever taken; in huge pages, memory follows in steps of a chunk
 };

@@ -6,12 +6,13 @@
 namespace sluice::server {
 namespace {
 
-constexpr size_t kAhead = 16;  // rows whose headers are fetched ahead of their moving
+constexpr size_t kAhead = 16;     // rows whose headers are fetched ahead of their moving
+constexpr size_t kGrowth = 145;   // per cent: two steps bring a page to the double, when it is split, and 5 % of chance
+constexpr size_t kSmallPage = 4;  // blocks
 
 }  // namespace
 
 RowIndex::RowIndex(const RowSlabs* slabs, bool huge_pages) : slabs_(slabs), pages_(1), blocks_(huge_pages) {
-  pages_[0].block_rows = static_cast<uint16_t>(BlockRows(0));
   Rebuild(&pages_[0], {});
 }
 
@@ -50,9 +51,8 @@ void RowIndex::Put(Page& page, const Hash& hash, uint32_t slot) {
 void RowIndex::Insert(uint64_t id, uint32_t slot) {
   const Hash hash(id);
   Page& page = pages_[PageOf(hash)];
-  const bool full = page.rows >= uint32_t{page.block_count} * page.block_rows;
-  if (full && page.block_count < kMostBlocks) Rebuild(&page, Slots(page));
-  if (full && page.block_count == kMostBlocks && page.rows >= kMostBlocks * uint32_t{page.block_rows}) {
+  if (page.rows >= page.grow_at && page.block_count < kMostBlocks) Rebuild(&page, Slots(page));
+  if (page.rows >= page.grow_at) {
     page.spilled = true;
     spilled_[id] = slot;
   } else {
@@ -98,10 +98,16 @@ std::vector<uint32_t> RowIndex::Slots(const Page& page) const {
 void RowIndex::Rebuild(Page* page, const std::vector<uint32_t>& slots) {
   while (page->block_count > 0) blocks_.Give(page->blocks[--page->block_count]);
   page->rows = 0;
-  const size_t full = slots.size() / page->block_rows;  // blocks
-  const size_t wanted = std::min<size_t>(kMostBlocks, full + 1 + full / 8);
+  moved_ += slots.size();
+  // The only page grows by a block while it is small, so that it is not much too big then. Many pages must not: those
+  // that began with different numbers of rows would be full together.
+  const size_t next = slots.size() / kBlockRows + 1;  // blocks
+  const bool small = pages_.size() == 1 && next < kSmallPage;
+  const size_t room = small ? next * kBlockRows : slots.size() * kGrowth / 100;
+  const size_t wanted = std::min<size_t>(kMostBlocks, (room + kBlockRows - 1) / kBlockRows);
   while (page->block_count < wanted) page->blocks[page->block_count++] = blocks_.Take();
   page->group_count = page->block_count * kBlockGroups;
+  page->grow_at = static_cast<uint16_t>(wanted == kMostBlocks ? kMostBlocks * kBlockRows : room);
   for (size_t i = 0; i < slots.size(); ++i) {
     if (i + kAhead < slots.size()) __builtin_prefetch(slabs_->Header(slots[i + kAhead]));
     Put(*page, Hash(slabs_->Header(slots[i])->id()), slots[i]);
@@ -125,7 +131,6 @@ void RowIndex::SplitNext() {
   }
   Rebuild(&old, stay);
   Page fresh;
-  fresh.block_rows = static_cast<uint16_t>(BlockRows(pages_.size()));
   fresh.spilled = old.spilled;  // spilled entries stay where they are
   Rebuild(&fresh, leave);
   pages_.push_back(fresh);

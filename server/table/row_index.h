@@ -5,10 +5,11 @@
 // a group that nobody has passed. An erased entry is gone at once and takes back its marks of passing, so no tombstones
 // gather (as in Facebook's F14). Tags only hint: the id is compared in the row.
 //
-// Growth is by small acts, so that no insert pauses: a page that is full gets one or two blocks of 64 groups more; and
-// for every 3400 rows one page is split in two, in turn (linear hashing, Litwin 1980), so that pages hold 3,300 to
-// 7,000 rows whatever the number of rows. Either act moves one page's entries. A row's share of the index is 6.4 to 8
-// bytes (more below 1,000 rows). The index never shrinks.
+// Growth is by small acts, so that no insert pauses. For every 3400 rows one page is split in two, in turn (linear
+// hashing, Litwin 1980), so that pages hold 1,700 to 7,000 rows whatever the number of rows. A page is split when it
+// has twice the rows that it began with, and in between, when it has 1.45 times as many, it is moved to more blocks of
+// 64 groups. As it goes by the rows that a page began with, both come evenly: 3.4 entries are moved for each new row,
+// and never all pages' at the same time. A row's share of the index is about 8 bytes. The index never shrinks.
 #pragma once
 
 #include <bit>
@@ -35,6 +36,7 @@ class RowIndex {
   void Erase(uint64_t id, uint32_t slot);   // is there
 
   size_t rows() const { return rows_; }
+  uint64_t moved() const { return moved_; }  // entries that growth has moved so far
   size_t bytes() const { return blocks_.bytes() + pages_.capacity() * sizeof(Page) + spilled_.size() * kSpilledBytes; }
 
  private:
@@ -50,9 +52,9 @@ class RowIndex {
   };
 
   static constexpr uint32_t kMostBlocks = 13;
-  struct alignas(64) Page {   // one cache line, all that a lookup has to know
-    uint32_t rows = 0;        // without spilled ones
-    uint16_t block_rows = 0;  // at most, on average
+  struct alignas(64) Page {  // one cache line, all that a lookup has to know
+    uint32_t rows = 0;       // without spilled ones
+    uint16_t grow_at = 0;    // rows with which it gets more blocks, or spills if it has the most
     uint8_t block_count = 0;
     bool spilled = false;  // it or a page that it was split from has had entries in spilled_
     uint32_t group_count = 0;
@@ -65,10 +67,11 @@ class RowIndex {
   class Probe {
    public:
     Probe() = default;
-    Probe(const RowIndex& index, uint64_t id) : hash_(id), page_(&index.pages_[index.PageOf(hash_)]) {
+    [[gnu::always_inline]] Probe(const RowIndex& index, uint64_t id)
+        : hash_(id), page_(&index.pages_[index.PageOf(hash_)]) {
       __builtin_prefetch(page_);
     }
-    void FindHome(const RowIndex& index) {
+    [[gnu::always_inline]] void FindHome(const RowIndex& index) {
       at_ = hash_.Home(page_->group_count);
       home_ = &index.GroupAt(*page_, at_);
       __builtin_prefetch(home_);
@@ -96,11 +99,7 @@ class RowIndex {
   };
 
  private:
-  // Pages that wait to be split have about the same number of rows; so that not all grow at once, one fills its blocks
-  // to 79 % and another to 88 % first.
-  static uint32_t BlockRows(size_t page) {
-    return static_cast<uint32_t>(19 * kBlockGroups / 2 + page * 37 % kBlockGroups);
-  }
+  static constexpr uint32_t kBlockRows = kBlockGroups * IndexGroup::kEntries * 7 / 8;  // at most, on average
   static constexpr size_t kSpilledBytes = 32;  // of an entry, as a hash table takes them at most
 
   size_t PageOf(const Hash& hash) const {
@@ -116,7 +115,7 @@ class RowIndex {
     return found == spilled_.end() ? kNone : found->second;
   }
   void Put(Page& page, const Hash& hash, uint32_t slot);
-  void Rebuild(Page* page, const std::vector<uint32_t>& slots);  // with as many blocks as they need
+  void Rebuild(Page* page, const std::vector<uint32_t>& slots);  // with as many blocks as they need and some more
   std::vector<uint32_t> Slots(const Page& page) const;
   void SplitNext();
 
@@ -124,6 +123,7 @@ class RowIndex {
   std::vector<Page> pages_;
   size_t mask_ = 0;  // of the round of splits under way: pages_.size() is in (mask_ / 2 + 1, mask_ + 1]
   size_t rows_ = 0;
+  uint64_t moved_ = 0;
   IndexBlocks blocks_;
   // Entries that their page has no room for: with ids that were chosen to share the bits that pages go by, never else.
   absl::flat_hash_map<uint64_t, uint32_t> spilled_;

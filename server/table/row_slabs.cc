@@ -1,18 +1,13 @@
 #include "server/table/row_slabs.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <new>
 
 namespace sluice::server {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr size_t kHugePage = size_t{2} << 20;
-constexpr size_t kRegion = size_t{32} << 20;       // of address space, that slabs are cut from
-constexpr size_t kLeastCut = size_t{256} << 10;    // slabs of less stand alone: a huge page would be much to them
+constexpr size_t kRegion = size_t{32} << 20;     // of address space, that slabs are cut from
+constexpr size_t kLeastCut = size_t{256} << 10;  // slabs of less stand alone: a huge page would be much to them
 
 }  // namespace
 
@@ -23,8 +18,6 @@ RowLayout::RowLayout(uint32_t dim, bool bf16, size_t state_floats)
   stride = state_at + 4 * this->state_floats;
 }
 
-void RowSlabs::Release::operator()(std::byte* region) const { std::free(region); }
-
 // Huge pages want memory that is contiguous by many of them, and slabs are small in a segment that is one of many: so
 // slabs of a size are cut from regions. What of a region is not used yet is address space alone.
 void RowSlabs::AddSlab(size_t rows) {
@@ -33,10 +26,7 @@ void RowSlabs::AddSlab(size_t rows) {
     const bool huge = huge_pages_ && size >= kLeastCut;
     const size_t same = 32 - slabs_.size() % 32;  // slabs of this size that are still to come
     const size_t region = huge ? std::clamp(kRegion / size, size_t{1}, same) * size : size;
-    void* memory = nullptr;
-    if (::posix_memalign(&memory, huge ? kHugePage : kLine, region) != 0) throw std::bad_alloc();  // as operator new would
-    if (huge) ::madvise(memory, region / kHugePage * kHugePage, MADV_HUGEPAGE);  // a wish: without it all works, slower
-    regions_.emplace_back(static_cast<std::byte*>(memory));
+    regions_.push_back(GetBigMemory(region, kLine, huge));
     region_slab_ = size;
     region_left_ = region;
     region_next_ = regions_.back().get();

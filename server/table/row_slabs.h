@@ -11,8 +11,9 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <vector>
+
+#include "server/table/big_memory.h"
 
 namespace sluice::server {
 
@@ -68,19 +69,16 @@ class RowSlabs {
   static constexpr unsigned kLeastShift = 4;  // 16 rows
   static constexpr uint64_t kOffset = uint64_t{32} << kLeastShift;
 
-  struct Release {
-    void operator()(std::byte* region) const;
-  };
   uint32_t& FreeLink(uint32_t slot) const { return *reinterpret_cast<uint32_t*>(At(slot) + sizeof(RowHeader)); }
   void AddSlab(size_t rows);
 
   const RowLayout layout_;
   const bool huge_pages_;
   std::vector<std::byte*> slabs_;
-  std::vector<std::unique_ptr<std::byte[], Release>> regions_;  // own the slabs
-  std::byte* region_next_ = nullptr;                            // of the last region: what no slab has yet,
-  size_t region_left_ = 0;                                      // so many bytes
-  size_t region_slab_ = 0;                                      // by slabs of this size
+  std::vector<BigMemory> regions_;    // own the slabs
+  std::byte* region_next_ = nullptr;  // of the last region: what no slab has yet,
+  size_t region_left_ = 0;            // so many bytes
+  size_t region_slab_ = 0;            // by slabs of this size
   size_t bytes_ = 0;
   uint32_t next_ = 0;      // slots from here on were never taken
   uint64_t end_ = 0;       // slots that have memory

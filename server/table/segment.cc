@@ -223,7 +223,8 @@ void Segment::Apply(std::span<const uint64_t> ids, std::span<const float> gradie
   });
   constexpr size_t kAhead = 8;  // ids whose place in the index is on its way
   for (size_t k = 0; k < missing_.size(); ++k) {
-    if (k + kAhead < missing_.size()) store_.Prefetch(ids[missing_[k + kAhead]]);
+    if (k + 2 * kAhead < missing_.size()) store_.PrefetchPage(ids[missing_[k + 2 * kAhead]]);
+    if (k + kAhead < missing_.size()) store_.PrefetchHome(ids[missing_[k + kAhead]]);
     const size_t i = missing_[k];
     SightOrCreate(ids[i], gradients.data() + i * dim, sighted(i), push);
   }
