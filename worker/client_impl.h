@@ -61,6 +61,7 @@ struct Client::Impl {
   struct KnownTable {
     worker::TableShape shape;
     std::shared_ptr<worker::RowCache> cache;         // null: none
+    uint64_t pushed = 0;                             // rounds, as the cache counts them
   };
   std::map<uint32_t, KnownTable> tables;             // that were registered
   std::vector<std::unique_ptr<worker::RowPullScratch>> scratch;   // that no thread uses at the moment
@@ -74,6 +75,7 @@ struct Client::Impl {
   Result<worker::SnapshotFile*> SnapshotOnDisk();  // with mutex held
   std::string SnapshotName() const;
   absl::StatusOr<KnownTable> Known(Table table);
+  void CountPush(Table table);                       // after it is on its way
   absl::StatusOr<std::shared_ptr<const worker::RowPull>> PreparePull(const worker::TableShape& shape,
                                                                      std::span<const uint64_t> ids);
   // Through the cache, if there is one; out empty: into the cache alone.

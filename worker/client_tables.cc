@@ -78,6 +78,12 @@ absl::StatusOr<Client::Impl::KnownTable> Client::Impl::Known(Table table) {
   return absl::NotFoundError(absl::StrCat("table ", table.id, " is not registered; register it first"));
 }
 
+// Not before: a pull of another thread could get rows without the push and keep them as if they had it.
+void Client::Impl::CountPush(Table table) {
+  std::lock_guard<std::mutex> lock(mutex);
+  if (const auto it = tables.find(table.id); it != tables.end()) ++it->second.pushed;
+}
+
 absl::StatusOr<std::shared_ptr<const RowPull>> Client::Impl::PreparePull(const TableShape& shape,
                                                                          std::span<const uint64_t> ids) {
   constexpr size_t kMostKept = 64 << 10;   // ids; calls of more allocate for themselves
@@ -152,7 +158,7 @@ Handle Client::PrefetchRows(Table table, std::span<const uint64_t> ids, const Op
 Handle Client::Impl::PullCached(Table table, const KnownTable& known, std::span<const uint64_t> ids,
                                 std::span<float> out, const OpOptions& options) {
   const size_t dim = known.shape.dim;
-  const uint64_t round = runtime->Call([&] { return runtime->core().NextRound(table.id); });
+  const uint64_t round = known.pushed;   // by this client's own count: no pull waits for the loop to say it
   std::vector<float> unused;
   if (out.empty()) unused.resize(ids.size() * dim);
   const std::vector<uint32_t> missing = known.cache->Read(ids, round, out.empty() ? std::span<float>(unused) : out);
@@ -200,7 +206,9 @@ Handle Client::PushRows(Table table, std::span<const uint64_t> ids, std::span<co
                         const OpOptions& options) {
   auto request = impl_->Prepare(table, ids, gradients, options);
   if (!request.ok()) return Ended(request.status());
-  return impl_->Submit(*std::move(request), options);
+  Handle handle = impl_->Submit(*std::move(request), options);
+  impl_->CountPush(table);
+  return handle;
 }
 
 Handle Client::PushPullRows(Table table, std::span<const uint64_t> ids, std::span<const float> gradients,
@@ -216,7 +224,7 @@ Handle Client::PushPullRows(Table table, std::span<const uint64_t> ids, std::spa
   RowPullRequest rows{.table = table.id, .pull = *std::move(pull), .output = out};
   // The pull is sent at once: it names the push's round, and waits for it at the servers. The operation is both; its result
   // is the push's unless the pull fails.
-  return impl_->Start(options, [push = *std::move(push), rows](WorkerCore& core, TimeNs deadline,
+  Handle handle = impl_->Start(options, [push = *std::move(push), rows](WorkerCore& core, TimeNs deadline,
                                                                const std::shared_ptr<uint64_t>& number,
                                                                Impl::DoneFn done, std::function<void()> released) mutable {
     struct Both {
@@ -244,6 +252,8 @@ Handle Client::PushPullRows(Table table, std::span<const uint64_t> ids, std::spa
                           [both] { both->Released(); });
     core.PullRows(rows, [both](const OpResult& result) { both->Done(result, false); }, [both] { both->Released(); });
   });
+  impl_->CountPush(table);
+  return handle;
 }
 
 Handle Client::LookupRows(Table table, std::span<const uint64_t> ids, std::span<const uint32_t> offsets,
