@@ -330,33 +330,37 @@ void TablePartition::MembershipChanged() {
 
 // --- pulls
 
-absl::StatusOr<std::vector<uint64_t>> TablePartition::ParseIds(const FrameHeader& pull, ConstBytes payload) const {
-  std::vector<uint64_t> ids;
+absl::StatusOr<std::span<const uint64_t>> TablePartition::ParseIds(const FrameHeader& pull, ConstBytes payload) {
+  std::span<const uint64_t> ids;
   if (payload.empty()) return ids;
   const auto bad = [&](const auto&... what) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", pull.rank, " pulls rows of ", Name(), ": ", what...));
+  };
+  const size_t most = job_->max_rows_bytes / (spec_.dim() * sizeof(float));
+  const auto too_many = [&](size_t rows) {
+    return bad(rows, " rows of ", spec_.dim(), " values in one request; at most ", most);
   };
   if (pull.codec == transport::kPackedIds) {
     auto rows = compression::ParseRows(payload, payload.size());
     if (!rows.ok()) return bad(rows.status().message());
     if (!rows->values.empty()) return bad("a pull that carries values");
-    ids = std::move(rows->ids);
+    ids = ids_ = std::move(rows->ids);
   } else if (pull.codec == transport::kPlainIds && payload.size() % sizeof(uint64_t) == 0) {
-    ids.resize(payload.size() / sizeof(uint64_t));
-    std::memcpy(ids.data(), payload.data(), payload.size());
+    const size_t count = payload.size() / sizeof(uint64_t);
+    if (count > most) return too_many(count);
+    if (ids_.size() < count) ids_.resize(count);   // never made smaller, as that would fill it again
+    std::memcpy(ids_.data(), payload.data(), payload.size());   // read once, whatever the peer writes meanwhile
+    ids = std::span(ids_).first(count);
   } else {
     return bad(payload.size(), " bytes of ids in form ", pull.codec);
   }
-  if (ids.size() > job_->max_rows_bytes / (spec_.dim() * sizeof(float))) {
-    return bad(ids.size(), " rows of ", spec_.dim(), " values in one request; at most ",
-               job_->max_rows_bytes / (spec_.dim() * sizeof(float)));
-  }
+  if (ids.size() > most) return too_many(ids.size());
   SLUICE_RETURN_IF_ERROR(CheckIds(ids));
   return ids;
 }
 
 absl::Status TablePartition::Pull(LinkId link, const FrameHeader& pull, ConstBytes payload) {
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<uint64_t> ids, ParseIds(pull, payload));
+  SLUICE_ASSIGN_OR_RETURN(const std::span<const uint64_t> ids, ParseIds(pull, payload));
   if (pull.has(transport::kFlagAdmit) || NextRound(pull.rank) >= pull.round) return SendRows(link, pull, ids);
   const std::pair<uint32_t, uint64_t> key{pull.rank, pull.aux64};
   if (!parked_.contains(key)) {
@@ -366,7 +370,7 @@ absl::Status TablePartition::Pull(LinkId link, const FrameHeader& pull, ConstByt
       return absl::OkStatus();
     }
   }
-  parked_[key] = {link, pull, ids};
+  parked_[key] = {link, pull, {ids.begin(), ids.end()}};
   return absl::OkStatus();
 }
 

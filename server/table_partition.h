@@ -78,7 +78,8 @@ class TablePartition final : public Partition {
                  std::unique_ptr<TableSegment> segment, JobContext* job);
 
   absl::Status CheckIds(std::span<const uint64_t> ids) const;
-  absl::StatusOr<std::vector<uint64_t>> ParseIds(const FrameHeader& pull, ConstBytes payload) const;
+  // Views ids_, until the next call.
+  absl::StatusOr<std::span<const uint64_t>> ParseIds(const FrameHeader& pull, ConstBytes payload);
   absl::StatusOr<Held> Parse(const FrameHeader& push, transport::Payload payload) const;
   void AnswerAgain(LinkId link, const FrameHeader& push);
   void SendApplied(uint32_t rank, uint64_t round, uint16_t flags, uint32_t contributors);
@@ -105,6 +106,7 @@ class TablePartition final : public Partition {
   std::map<uint32_t, Held> held_;
   RowSum sum_;
   std::vector<float> decoded_;            // scratch
+  std::vector<uint64_t> ids_;             // scratch, of a pull
 
   std::vector<Clock> clocks_;             // SSP, ASP: by rank
   std::map<std::pair<uint32_t, uint64_t>, Parked> parked_;   // by rank, request number

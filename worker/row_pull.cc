@@ -164,17 +164,21 @@ namespace {
 constexpr size_t kLine = 64;
 constexpr size_t kAhead = 16;   // places whose memory is on its way
 
-// lines: of a row; 0 = row_bytes is no multiple of a line.
+// kLines: of a row, that is row_bytes; 0 = any.
 template <size_t kLines>
 void Place(std::span<const RowPull::Place> places, const std::byte* values, size_t row_bytes, std::byte* out) {
   const size_t bytes = kLines != 0 ? kLines * kLine : row_bytes;
   for (size_t k = 0; k < places.size(); ++k) {
     if (k + kAhead < places.size()) {
-      const std::byte* to = out + places[k + kAhead].position * bytes;
-      for (size_t at = 0; at < std::min(bytes, 4 * kLine); at += kLine) __builtin_prefetch(to + at, 1);
+      const std::byte* const from = values + size_t{places[k + kAhead].row} * bytes;   // the server's cache has it
+      const std::byte* const to = out + size_t{places[k + kAhead].position} * bytes;
+      for (size_t at = 0; at < std::min(bytes, 4 * kLine); at += kLine) {
+        __builtin_prefetch(from + at);
+        __builtin_prefetch(to + at, 1);
+      }
     }
-    std::byte* const to = out + places[k].position * bytes;
-    const std::byte* const from = values + places[k].row * bytes;
+    std::byte* const to = out + size_t{places[k].position} * bytes;
+    const std::byte* const from = values + size_t{places[k].row} * bytes;
     if constexpr (kLines == 0) {
       std::memcpy(to, from, bytes);
     } else {

@@ -116,13 +116,13 @@ void ShmLink::OnEvent(uint32_t events) {
     socket_full_ = false;
     context_->loop->Rewatch(socket_.get(), EPOLLIN);
   }
-  ReadPackets();
+  ReadPackets(/*all=*/false);
   if (state_ == State::kUp) TellRetired();
   if (state_ == State::kUp) Receive(/*everything=*/false);
   if (state_ == State::kUp) Flush();
 }
 
-void ShmLink::ReadPackets() {
+void ShmLink::ReadPackets(bool all) {
   for (int i = 0; i < kMaxPacketsAtOnce && !hung_up_ && state_ != State::kDown; ++i) {
     absl::StatusOr<Packet> packet = ReceivePacket(socket_.get());
     if (packet.ok() && packet->kind == Packet::Kind::kNone) return;
@@ -130,6 +130,7 @@ void ShmLink::ReadPackets() {
       peer_reason_ = packet.status();
     } else if (packet.ok() && packet->kind == Packet::Kind::kData) {
       stats_.bytes_in += packet->bytes.size();
+      if (packet->bytes.size() == 1 && !all) return;
       if (packet->bytes.size() == 1 || state_ == State::kLingering) continue;
       const absl::Status status = OnPacket(*packet);
       if (!status.ok()) Fail(status);

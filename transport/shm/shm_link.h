@@ -101,7 +101,8 @@ class ShmLink : public std::enable_shared_from_this<ShmLink> {
   absl::Status BeginHandshake(UniqueFd socket);
   absl::Status SendFrame(FrameHeader header, ConstBytes payload, int file);
   void OnEvent(uint32_t events);
-  void ReadPackets();
+  // all: else up to the first wake-up, as the loop calls again if there is more.
+  void ReadPackets(bool all);
   absl::Status OnPacket(const Packet& packet);
   absl::Status OnGreeting(const FrameHeader& header, const Packet& packet);
   void GoUp(const Hello& peer);

@@ -194,7 +194,7 @@ absl::Status ShmLink::OnRelease(const Descriptor& descriptor) {
 
 absl::StatusOr<std::shared_ptr<Mapping>> ShmLink::FindPeerMemory(const SlabRange& range) {
   // Its announcement may still be in the socket.
-  if (!peer_memory_.Has(range.slab)) ReadPackets();
+  if (!peer_memory_.Has(range.slab)) ReadPackets(/*all=*/true);
   return peer_memory_.Find(range);
 }
 
