@@ -133,6 +133,7 @@ proto::Cluster SomeCluster() {
   job->set_name("mnist");
   job->set_state(proto::JOB_FORMING);
   job->set_why("waiting for rank 1");
+  job->set_protection("protected: every shard has 1 copy in sync");
   job->set_workers_expected(2);
   job->set_workers_alive(1);
   auto* server = cluster.add_members();
@@ -147,7 +148,7 @@ proto::Cluster SomeCluster() {
 
 TEST(Render, Cluster) {
   const std::string text = Render(SomeCluster());
-  for (const char* part : {"scheduler 1.2.3, up 1 min 1 s", "mnist", "forming", "1/2", "mnist: waiting for rank 1",
+  for (const char* part : {"scheduler 1.2.3, up 1 min 1 s", "mnist", "forming", "1/2", "mnist: waiting for rank 1", "mnist: protected: every shard has 1 copy",
                            "server", "s0", "s0: round 5 of fc1: rank 1"})
     EXPECT_THAT(text, HasSubstr(part));
   EXPECT_THAT(Render(proto::Cluster()), HasSubstr("no job yet"));
@@ -179,6 +180,19 @@ TEST(Render, PlanShardsWorkersEventsConfig) {
   EXPECT_THAT(Render(shards), Not(HasSubstr("s0")));
   EXPECT_THAT(Render(shards), HasSubstr("\n1 more are empty (--all)\n"));
   EXPECT_THAT(Render(shards, true), Not(HasSubstr("--all")));
+
+  proto::ShardStatus* moving = shards.add_shards();
+  moving->set_partitions(1);
+  moving->mutable_info()->set_moving(true);
+  moving->mutable_info()->set_move_to(2);
+  for (const uint32_t server : {1u, 2u, 3u}) {
+    moving->mutable_info()->add_backups()->set_server(server);
+    moving->add_copies()->set_server_id("s" + std::to_string(server));
+  }
+  moving->mutable_copies(0)->set_in_sync(true);
+  moving->mutable_copies(1)->set_bytes_sent(40);
+  moving->mutable_copies(1)->set_bytes_left(60);
+  EXPECT_THAT(Render(shards), HasSubstr("s1 in sync, s2 40 %, s3 begins, moves to s2"));
 
   proto::WorkerList workers;
   workers.add_workers()->set_rank(0);

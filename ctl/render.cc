@@ -44,6 +44,25 @@ std::string Address(const proto::Address& address) {
   return absl::StrCat(address.host(), ":", address.port(), address.unix_socket().empty() ? "" : " (shm)");
 }
 
+// "s1 in sync, s2 40 %, moves to s2".
+std::string CopiesText(const proto::ShardStatus& shard) {
+  std::vector<std::string> parts;
+  std::string target;
+  for (int i = 0; i < shard.copies_size(); ++i) {
+    const proto::CopyStatus& copy = shard.copies(i);
+    const uint64_t bytes = copy.bytes_sent() + copy.bytes_left();
+    parts.push_back(absl::StrCat(
+        copy.server_id(), copy.in_sync() ? " in sync"
+                          : bytes == 0   ? " begins"
+                                         : absl::StrFormat(" %.0f %%", 100.0 * static_cast<double>(copy.bytes_sent()) /
+                                                                           static_cast<double>(bytes))));
+    if (i < shard.info().backups_size() && shard.info().backups(i).server() == shard.info().move_to())
+      target = copy.server_id();
+  }
+  if (shard.info().moving()) parts.push_back(absl::StrCat("moves to ", target));
+  return parts.empty() ? "none" : absl::StrJoin(parts, ", ");
+}
+
 }  // namespace
 
 std::string Render(const proto::Cluster& cluster) {
@@ -59,7 +78,8 @@ std::string Render(const proto::Cluster& cluster) {
                 absl::StrCat(job.plan_version())});
     absl::StrAppend(&text, jobs.Text());
     for (const proto::JobStatus& job : cluster.jobs())
-      if (!job.why().empty()) absl::StrAppend(&text, "  ", Clean(job.name()), ": ", Clean(job.why()), "\n");
+      for (const std::string& line : {job.why(), job.protection()})
+        if (!line.empty()) absl::StrAppend(&text, "  ", Clean(job.name()), ": ", Clean(line), "\n");
   }
   absl::StrAppend(&text, "\n");
   if (cluster.members().empty()) {
@@ -81,7 +101,7 @@ std::string Render(const proto::Cluster& cluster) {
 std::string Render(const proto::ShardList& shards, bool all) {
   if (shards.shards().empty())
     return absl::StrCat("job ", Clean(shards.job()), " has no shards yet: it has not started\n");
-  Table table({">SHARD", "SERVER", ">LANE", ">TERM", ">PARTITIONS", "SIZE"});
+  Table table({">SHARD", "OWNER", ">LANE", ">TERM", ">PARTITIONS", "SIZE", "COPIES"});
   int left_out = 0;
   for (const proto::ShardStatus& shard : shards.shards()) {
     if (!all && shard.partitions() == 0 && shard.info().bytes() == 0) {
@@ -89,7 +109,8 @@ std::string Render(const proto::ShardList& shards, bool all) {
       continue;
     }
     table.Add({absl::StrCat(shard.info().shard()), shard.server_id(), absl::StrCat(shard.info().lane()),
-               absl::StrCat(shard.info().term()), absl::StrCat(shard.partitions()), Bytes(shard.info().bytes())});
+               absl::StrCat(shard.info().term()), absl::StrCat(shard.partitions()), Bytes(shard.info().bytes()),
+               CopiesText(shard)});
   }
   std::string text = absl::StrCat("job ", Clean(shards.job()), "\n");
   if (left_out == shards.shards_size()) return absl::StrCat(text, "none of its ", left_out, " shards holds anything yet (--all)\n");

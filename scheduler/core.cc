@@ -169,13 +169,16 @@ absl::Status CoreImpl::CommitJob(JobState& job, proto::JobRecord next) {
   proto::Plan* plan = next.mutable_plan();
   if (!job.ended() && plan->state() != proto::JOB_FINISHED && plan->state() != proto::JOB_FAILED)
     plan->set_why(Why(next));
+  KeepProtection(job, &next);
   meta_.set_plan_version(meta_.plan_version() + 1);
   plan->set_version(meta_.plan_version());
   if (absl::Status status = Commit({{JobKey(plan->job()), next.SerializeAsString()}}); !status.ok()) {
     meta_.set_plan_version(meta_.plan_version() - 1);
     return status;
   }
-  job.record = std::move(next);
+  std::swap(job.record, next);
+  if (OwnersDiffer(next.plan(), job.plan())) job.report_request = 0;   // rescale.cc asks those that own now
+  NoteProtection(next, job.record);
   job.plan_unsent = true;
   unsettled_ = true;
   return absl::OkStatus();
@@ -228,7 +231,10 @@ void CoreImpl::Close(SessionId session, const absl::Status& status) {
 
 void CoreImpl::Detach(SessionId session) {
   auto it = sessions_.find(session);
-  if (Live* live = LiveOf(it->second); live != nullptr && live->session == session) live->session = 0;
+  if (Live* live = LiveOf(it->second); live != nullptr && live->session == session) {
+    live->session = 0;
+    live->gone = clock_->Now();
+  }
   if (it->second.role == proto::ROLE_WORKER) {
     JobState& job = jobs_.at(it->second.job);
     std::erase_if(job.tensors, [&](const PendingTensors& pending) { return pending.session == session; });

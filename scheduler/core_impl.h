@@ -2,7 +2,8 @@
 //   core.cc       creation, dispatch, writing, sending
 //   register.cc   who may be which member: skew, names, ranks, lives, fences
 //   members.cc    heartbeats, leases, streams that end
-//   jobs.cc       a job's life: formed, running, ended; losses under each rule
+//   jobs.cc       a job's life: formed, running, ended; losses of workers under each rule
+//   servers.cc    the servers of a running job: lost, restarted, joined; the copies of its shards
 //   rescale.cc    collecting the partitions' states, "rank out from round R(p)"
 //   requests.cc   RegisterTensors, BarrierEnter, Leave
 //   tables.cc     statistics of tables: what servers say with heartbeats, and their sums
@@ -33,6 +34,7 @@
 #include "scheduler/core.h"
 #include "scheduler/event_log.h"
 #include "scheduler/records.h"
+#include "scheduler/replicas.h"
 
 namespace sluice::scheduler {
 
@@ -55,6 +57,7 @@ struct Live {
   TimeNs heard = 0;             // last message, or when it was admitted, or when the scheduler started
   bool unseen = false;          // from the state file, not heard yet: may be alive
   bool restored = false;        // from the state file, and not heard since this process started
+  TimeNs gone = 0;              // session is 0: when its stream ended
   proto::Heartbeat heartbeat;   // of the last one: round, bytes, what it waits for
 
   bool Alive() const { return session != 0 || unseen; }
@@ -72,6 +75,13 @@ struct PendingTensors {
   proto::RegisterTensors message;
   uint64_t version = 0;                 // plan that has them all; 0: not in the plan yet
   std::vector<uint32_t> ids;
+};
+
+// How far a copy has been filled, as its owner said with heartbeats.
+struct CopyProgress {
+  uint64_t since = 0;                   // BackupInfo.since
+  uint64_t sent = 0;
+  uint64_t left = 0;
 };
 
 struct BarrierWait {
@@ -95,6 +105,7 @@ struct JobState {
   std::map<std::string, uint64_t> released;                           // barrier name: all sequences below
   std::map<std::string, uint32_t> tensor_ids;                         // by name, of record.plan
   std::map<std::string, std::map<uint32_t, proto::TableState>> tables;   // by server id, tensor: as it said last
+  std::map<std::pair<uint32_t, uint32_t>, CopyProgress> progress;     // by shard, server of the copy
   bool plan_unsent = false;                                           // FORMING: sent by the tick
   TimeNs plan_sent = 0;
   bool counts_as_ended = false;  // not for a job that had ended before this process started and that nobody asks for
@@ -191,7 +202,8 @@ class CoreImpl final : public SchedulerCore {
   void OnPlanAck(SessionId session, const proto::PlanAck& ack);
   Live* LiveOf(const SessionState& session);
   void CheckLeases();
-  void LoseServer(const std::string& id);
+  std::string SilenceOf(const ServerState& server) const;
+  void LoseSilentServers(const std::vector<std::string>& ids);
   void LoseWorker(JobState& job, uint32_t rank, const std::string& why);
 
   // jobs.cc
@@ -205,6 +217,18 @@ class CoreImpl final : public SchedulerCore {
   void RejectPending(JobState& job);
   void ForgetOldJobs();
   void ShutDownServers();
+
+  // servers.cc
+  using LostServers = std::map<uint32_t, std::string>;   // index in the plan, what happened
+  CopyRules RulesFor(const proto::JobRecord& record) const;
+  bool CanSpare(const std::string& server) const;
+  void SettleServers(JobState& job);
+  absl::Status UpdateServers(JobState& job, const LostServers& lost);
+  std::vector<std::string> JoinServers(proto::Plan* plan) const;
+  void TakeReplicas(const std::string& server, const proto::Heartbeat& heartbeat);
+  std::string ProtectionText(const JobState& job) const;
+  void KeepProtection(const JobState& job, proto::JobRecord* next) const;
+  void NoteProtection(const proto::JobRecord& before, const proto::JobRecord& now);
 
   // rescale.cc
   absl::Status BeginLeaving(JobState& job, uint32_t rank, const std::string& why);

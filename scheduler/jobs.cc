@@ -1,7 +1,8 @@
 // A job's life.
 //   FORMING   its workers come; nothing is placed yet. A worker that is lost frees its rank.
 //   RUNNING   from the moment when all workers and node.servers servers are there: servers and shards are fixed now.
-//             A lost worker: by job.on_worker_loss. A lost or restarted server: FAILED, there are no replicas yet.
+//             A lost worker: by job.on_worker_loss. A lost or restarted server: its shards go to their copies (servers.cc);
+//             if a shard has no copy in sync, FAILED.
 //   FINISHED  every worker has left in order (or is out by rule "rescale").
 //   FAILED    plan.why says whose fault it was and what to do. Also by an operator (AbortJob): the only end of a job
 //             whose workers are gone for good under rule "wait".
@@ -113,13 +114,16 @@ void CoreImpl::SettleForming(JobState& job) {
   }
   PlaceShards(config_.shards(), meta_.term_floor() + 1, plan);
   plan->set_coordinator_server(0);
+  const Tended copies = Tend(RulesFor(next), /*in_sync=*/true, plan);
   if (!CommitJob(job, std::move(next)).ok()) return;
   Note("job_running", job.name(),
        absl::StrCat(job.workers.size(), " workers, ", job.plan().servers_size(), " servers, ", job.plan().shards_size(),
-                    " shards, plan version ", job.plan().version()));
+                    " shards, ", copies.named, " copies, plan version ", job.plan().version()));
 }
 
 void CoreImpl::SettleRunning(JobState& job) {
+  SettleServers(job);
+  if (job.ended()) return;
   if (!job.record.leaving_ranks().empty()) {
     if (job.report_request == 0) AskForReports(job);
     else if (job.reports_missing.empty()) CommitLeaving(job);

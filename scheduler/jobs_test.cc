@@ -305,7 +305,7 @@ TEST_F(JobsTest, LostServerFailsItsJobsAfterTheLease) {
   Run(2 * kSecond, {worker_[0], worker_[1]});
   EXPECT_EQ(peers_[worker_[0]].plan()->state(), proto::JOB_FAILED);
   EXPECT_THAT(peers_[worker_[0]].plan()->why(), HasSubstr("server s0"));
-  EXPECT_THAT(peers_[worker_[0]].plan()->why(), HasSubstr("no replicas"));
+  EXPECT_THAT(peers_[worker_[0]].plan()->why(), HasSubstr("job.replicas is 0"));
   EXPECT_EQ(core_->GetCluster().members_size(), 0);
 }
 

@@ -2,12 +2,26 @@
 //
 // Leases detect, they never decide: a lost server or worker is handed to the rule of its job (jobs.cc). A member whose
 // lease ran out while its stream was open (it stood still) finds the stream closed and registers again.
+//
+// A killed process ends its stream at once, seconds before its lease. So a server whose stream has ended and that has not
+// come back within kStreamGrace (or two heartbeats, at most the lease) is taken for lost, if every running job can spare
+// it: each shard of it has a copy in sync on a server that has a stream. One that lives and lost only its stream is back
+// within a few hundred milliseconds, since a member's first attempts follow each other after 50, 100, 200, … ms; and if
+// it is not, nothing is at stake: by docs/replication.md nothing is seen that a copy in sync lacks, so making one the owner
+// is right whether the former owner is dead or not. It comes back as a server that holds nothing. Where somebody would
+// lose by a wrong guess (no copies, or their servers have no stream either, as when this machine's network is down) the
+// lease decides.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/core_impl.h"
 
 namespace sluice::scheduler {
+namespace {
+
+constexpr TimeNs kStreamGrace = kSecond;
+
+}  // namespace
 
 Live* CoreImpl::LiveOf(const SessionState& session) {
   if (session.role == proto::ROLE_SERVER) {
@@ -30,7 +44,10 @@ void CoreImpl::OnHeartbeat(SessionId session, const proto::Heartbeat& heartbeat)
   live->heartbeat.set_wire_bytes_in(heartbeat.wire_bytes_in());
   live->heartbeat.set_wire_bytes_out(heartbeat.wire_bytes_out());
   live->heartbeat.set_waiting_for(Clip(heartbeat.waiting_for()));
-  if (state.role == proto::ROLE_SERVER) TakeTables(state.server, heartbeat);
+  if (state.role == proto::ROLE_SERVER) {
+    TakeTables(state.server, heartbeat);
+    TakeReplicas(state.server, heartbeat);
+  }
 
   proto::SchedulerMessage message;
   message.mutable_heartbeat_ack()->set_sequence(heartbeat.sequence());
@@ -63,10 +80,13 @@ void CoreImpl::CheckLeases() {
   const TimeNs now = clock_->Now();
   if (now < no_loss_before_) return;
   const auto expired = [&](const Live& live) { return now - live.heard > lease(); };
-  std::vector<std::string> lost;
-  for (const auto& [id, server] : servers_)
-    if (expired(server.live)) lost.push_back(id);
-  for (const std::string& id : lost) LoseServer(id);
+  const TimeNs grace = std::min(lease(), std::max(2 * TimeNs{config_.heartbeat_ms()} * kMillisecond, kStreamGrace));
+  std::vector<std::string> lost;   // together: what lies on two of them has no copy there
+  for (const auto& [id, server] : servers_) {
+    const bool stayed_away = server.live.session == 0 && !server.live.unseen && now - server.live.gone >= grace;
+    if (expired(server.live) || (stayed_away && CanSpare(id))) lost.push_back(id);
+  }
+  if (!lost.empty()) LoseSilentServers(lost);
   for (auto& [number, job] : jobs_) {
     if (job.ended()) continue;
     for (uint32_t rank = 0; rank < job.workers.size() && !job.ended(); ++rank) {
@@ -80,26 +100,39 @@ void CoreImpl::CheckLeases() {
   }
 }
 
-void CoreImpl::LoseServer(const std::string& id) {
-  const ServerState& server = servers_.at(id);
-  const std::string text = absl::StrCat("server ", id, " (", server.record.control(), ", ", server.record.peer(),
-                                        ") was lost: nothing heard for ", Ago(clock_->Now() - server.live.heard),
-                                        " (node.lease_ms ", config_.lease_ms(), ")");
+std::string CoreImpl::SilenceOf(const ServerState& server) const {
+  const TimeNs now = clock_->Now();
+  const std::string who =
+      absl::StrCat("server ", server.record.id(), " (", server.record.control(), ", ", server.record.peer(), ") was lost: ");
+  if (now - server.live.heard > lease())
+    return absl::StrCat(who, "nothing heard for ", Ago(now - server.live.heard), " (node.lease_ms ", config_.lease_ms(), ")");
+  return absl::StrCat(who, "its stream ended, and it has not come back for ", Ago(now - server.live.gone));
+}
+
+void CoreImpl::LoseSilentServers(const std::vector<std::string>& ids) {
+  // A stream that is still open ends first: from here on the server counts as one without (servers.cc).
+  std::map<std::string, std::string> texts;
+  for (const std::string& id : ids) {
+    texts[id] = SilenceOf(servers_.at(id));
+    if (const SessionId session = servers_.at(id).live.session; session != 0)
+      Close(session, absl::UnavailableError("the lease ran out: register again"));
+  }
+  std::set<std::string> told;
   for (auto& [number, job] : jobs_) {
     if (job.plan().state() != proto::JOB_RUNNING) continue;
-    bool owner = false;
-    for (const proto::ServerInfo& info : job.plan().servers()) owner |= info.id() == id;
-    if (!owner) continue;
-    const absl::Status status = EndJob(
-        job, proto::JOB_FAILED,
-        absl::StrCat(text, "; its shards are gone (no replicas in this version): start the server and the job again"));
-    if (!status.ok()) return;  // the next tick comes here again
+    LostServers lost;
+    for (const proto::ServerInfo& info : job.plan().servers())
+      if (info.alive() && texts.count(info.id()) > 0) lost[info.server()] = texts[info.id()];
+    if (lost.empty()) continue;
+    if (!UpdateServers(job, lost).ok()) return;   // the next tick comes here again
+    if (job.ended()) continue;
+    for (const auto& [index, text] : lost) told.insert(job.plan().servers(static_cast<int>(index)).id());
   }
-  const SessionId session = server.live.session;
-  if (!Commit({{ServerKey(id), ""}}).ok()) return;
-  Note("server_lost", "", text);
-  if (session != 0) Close(session, absl::UnavailableError("the lease ran out: register again"));
-  servers_.erase(id);
+  for (const auto& [id, text] : texts) {
+    if (!Commit({{ServerKey(id), ""}}).ok()) return;
+    if (told.count(id) == 0) Note("server_lost", "", text);
+    servers_.erase(id);
+  }
   unsettled_ = true;
 }
 

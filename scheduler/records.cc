@@ -13,6 +13,20 @@ absl::Status Unreadable(const std::string& key) {
                                           "\"; move the state file away to start without it (running jobs are lost)"));
 }
 
+// Servers and shards are found by their numbers.
+bool Coherent(const proto::Plan& plan) {
+  const auto servers = static_cast<uint32_t>(plan.servers_size());
+  for (uint32_t i = 0; i < servers; ++i)
+    if (plan.servers(static_cast<int>(i)).server() != i) return false;
+  for (int i = 0; i < plan.shards_size(); ++i) {
+    const proto::ShardInfo& shard = plan.shards(i);
+    if (shard.shard() != static_cast<uint32_t>(i) || shard.server() >= servers) return false;
+    for (const proto::BackupInfo& copy : shard.backups())
+      if (copy.server() >= servers) return false;
+  }
+  return servers == 0 || plan.coordinator_server() < servers;
+}
+
 }  // namespace
 
 // Zero-padded, so that the store's order is the order of the numbers.
@@ -35,7 +49,8 @@ absl::StatusOr<SavedState> ReadState(Store* store) {
       proto::JobRecord job;
       if (!job.ParseFromString(value) || JobKey(job.plan().job()) != key ||
           job.workers_size() != static_cast<int>(job.plan().config().workers()) ||
-          job.plan().workers_size() != job.workers_size() || job.tensor_ranks_size() != job.plan().tensors_size())
+          job.plan().workers_size() != job.workers_size() || job.tensor_ranks_size() != job.plan().tensors_size() ||
+          !Coherent(job.plan()))
         return Unreadable(key);
       const uint32_t number = job.plan().job();
       state.jobs[number] = std::move(job);

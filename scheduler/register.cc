@@ -143,22 +143,6 @@ absl::Status CoreImpl::AdmitServer(SessionId session, const proto::Register& reg
   next.set_control(reg.control());
   *next.mutable_lanes() = reg.lanes();
 
-  if (known && !same_life) {
-    for (auto& [number, job] : jobs_) {
-      if (job.plan().state() != proto::JOB_RUNNING) continue;
-      for (const proto::ServerInfo& info : job.plan().servers()) {
-        if (info.id() != reg.id()) continue;
-        if (absl::Status status =
-                EndJob(job, proto::JOB_FAILED,
-                       absl::StrCat("server ", reg.id(), " (", info.control(),
-                                    ") restarted and lost its shards (no replicas in "
-                                    "this version): start the job again; workers resume from their own checkpoints"));
-            !status.ok())
-          return absl::UnavailableError(status.message());
-        break;
-      }
-    }
-  }
   if (!same_life || next.SerializeAsString() != it->second.record.SerializeAsString()) {
     if (absl::Status status = Commit({{ServerKey(reg.id()), next.SerializeAsString()}}); !status.ok()) {
       if (!known) meta_.set_members(meta_.members() - 1);
@@ -199,7 +183,7 @@ absl::Status CoreImpl::AdmitServer(SessionId session, const proto::Register& reg
     message.mutable_shutdown()->set_why("every job has ended (node.exit_when_done)");
     Send(session, message);
   }
-  unsettled_ = true;
+  unsettled_ = true;   // SettleServers takes it into the plans of running jobs, the life before out of them
   return absl::OkStatus();
 }
 

@@ -85,6 +85,7 @@ void CoreImpl::AddPendingTensors(JobState& job) {
 
 bool CoreImpl::ServersHave(const JobState& job, uint64_t version) const {
   return std::all_of(job.plan().servers().begin(), job.plan().servers().end(), [&](const proto::ServerInfo& info) {
+    if (!info.alive()) return true;   // owns nothing
     auto server = servers_.find(info.id());
     if (server == servers_.end()) return false;
     auto acked = server->second.acked.find(job.plan().job());

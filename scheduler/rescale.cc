@@ -1,9 +1,10 @@
 // "rescale": going on without a worker. A loss tears a step: some partitions have the dead worker's push, others not.
 //   1. BeginLeaving: the plan says the rank is not alive and raises its incarnation, so that a push of that life
 //      that is still under way is refused from here on (docs/wire.md, 2b).
-//   2. AskForReports: every server of the plan is asked for its partitions' states. The question follows the plan of
-//      step 1 on the same stream, so no contribution of the rank can come after the answer.
-//   3. TakeReport: the answers come with heartbeats. A second loss meanwhile leads back to 2, for both ranks.
+//   2. AskForReports: every server of the plan that is alive is asked for its partitions' states. The question follows the
+//      plan of step 1 on the same stream, so no contribution of the rank can come after the answer.
+//   3. TakeReport: the answers come with heartbeats. A second loss meanwhile leads back to 2, for both ranks; so does a
+//      change of owners, since the new ones answer for the shards that they got (CommitJob).
 //   4. CommitLeaving: the rank is out of partition p from p's open round on, or from the next one if it is in that one.
 // A rank that is lost before the job has tensors stays at 1 until it has.
 #include <algorithm>
@@ -35,8 +36,10 @@ void CoreImpl::AskForReports(JobState& job) {
   job.report_request = ++reports_;
   job.reports.clear();
   job.reports_missing.clear();
-  for (const proto::ServerInfo& info : job.plan().servers()) job.reports_missing.insert(info.id());
-  for (const proto::ServerInfo& info : job.plan().servers()) AskForReport(job, info.id());
+  for (const proto::ServerInfo& info : job.plan().servers())
+    if (info.alive()) job.reports_missing.insert(info.id());
+  for (const proto::ServerInfo& info : job.plan().servers())
+    if (info.alive()) AskForReport(job, info.id());
 }
 
 void CoreImpl::AskForReport(const JobState& job, const std::string& server) {

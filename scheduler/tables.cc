@@ -79,7 +79,11 @@ absl::StatusOr<proto::TableList> CoreImpl::ListTables(const std::string& name) c
     status->set_segments(static_cast<uint32_t>(tensor.partition_shard_size()));
     proto::TableCounts* counts = status->mutable_counts();
     std::map<uint64_t, uint64_t> hot;   // servers have no id in common, unless one of them is wrong
+    std::set<std::string> owners;
+    for (const uint32_t shard : tensor.partition_shard())
+      owners.insert(job->plan().servers(static_cast<int>(job->plan().shards(static_cast<int>(shard)).server())).id());
     for (const auto& [server, tables] : job->tables) {
+      if (owners.count(server) == 0) continue;   // another owns now what this one spoke of
       const auto state = tables.find(tensor.tensor());
       if (state == tables.end()) continue;
       status->set_segments_reported(

@@ -153,7 +153,7 @@ TEST_F(TablesTest, AHeartbeatMayCarryAnything) {
   EXPECT_EQ(List().tables(1).segments_reported(), 1u);
 }
 
-TEST_F(TablesTest, WorkersAndServersOfNoPartInTheJobSayNothingOfTables) {
+TEST_F(TablesTest, WorkersAndServersThatOwnNothingSayNothingOfTables) {
   StartTables();
   const SessionId late = Connect(ServerReg("s2"));
   Say(late, {State(1, 8, 10)});

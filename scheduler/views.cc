@@ -74,6 +74,22 @@ proto::JobStatus CoreImpl::StatusOf(const JobState& job) const {
                                     : absl::StrCat("last heard ", Ago(clock_->Now() - live.heard), " ago"), ")");
   }
   status.set_why(why);
+  status.set_servers(static_cast<uint32_t>(job.plan().servers_size()));
+  for (const proto::ServerInfo& info : job.plan().servers())
+    status.set_servers_alive(status.servers_alive() + info.alive());
+  status.set_replicas(job.plan().config().replicas());
+  if (job.plan().state() != proto::JOB_RUNNING) return status;
+  const Protection protection = ProtectionOf(job.plan(), status.replicas());
+  status.set_is_protected(protection.Full());
+  status.set_shards_bare(protection.bare);
+  status.set_shards_lacking(protection.lacking);
+  status.set_copies_filling(protection.filling);
+  for (const auto& [key, progress] : job.progress)
+    status.set_copies_bytes_left(status.copies_bytes_left() + progress.left);
+  if (job.record.unprotected_unix_ms() != 0)
+    status.set_unprotected_ms(
+        static_cast<uint64_t>(std::max<int64_t>(0, wall_ms_() - job.record.unprotected_unix_ms())));
+  status.set_protection(ProtectionText(job));
   return status;
 }
 
@@ -116,6 +132,16 @@ absl::StatusOr<proto::ShardList> CoreImpl::ListShards(const std::string& name) c
     *status->mutable_info() = shard;
     if (static_cast<int>(shard.server()) < job->plan().servers_size())
       status->set_server_id(job->plan().servers(shard.server()).id());
+    for (const proto::BackupInfo& info : shard.backups()) {
+      proto::CopyStatus* copy = status->add_copies();
+      if (static_cast<int>(info.server()) < job->plan().servers_size())
+        copy->set_server_id(job->plan().servers(info.server()).id());
+      copy->set_in_sync(info.in_sync());
+      auto progress = job->progress.find({shard.shard(), info.server()});
+      if (info.in_sync() || progress == job->progress.end() || progress->second.since != info.since()) continue;
+      copy->set_bytes_sent(progress->second.sent);
+      copy->set_bytes_left(progress->second.left);
+    }
   }
   for (const proto::TensorInfo& tensor : job->plan().tensors())
     for (const uint32_t shard : tensor.partition_shard())
