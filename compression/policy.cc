@@ -64,4 +64,14 @@ absl::StatusOr<bool> NeedsResidual(const proto::JobConfig& config, std::string_v
   return !made->lossless() && !config.no_error_feedback();
 }
 
+absl::StatusOr<std::unique_ptr<Codec>> MakeRowCodec(std::string_view name) {
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec, MakeCodec(name.empty() ? "none" : name));
+  if (codec->id() == CodecId::kTopK) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "codec ", codec->name(), " sends the largest elements of a whole tensor, so that most of the rows that are pushed "
+        "would carry nothing; rows go as none, fp16, bf16 or int8. Push fewer rows to send less"));
+  }
+  return codec;
+}
+
 }  // namespace sluice::compression

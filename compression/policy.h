@@ -1,11 +1,13 @@
 // Which codec a tensor's gradients and replies travel in. Worker and server ask the same question and get one answer.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "compression/codec.h"
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
 
@@ -24,5 +26,9 @@ absl::StatusOr<std::string> ReplyCodecFor(const proto::JobConfig& config, const 
 // Whether a worker keeps a residual for pushes in this codec: it loses something, and error feedback is on. (A server
 // with REPLY_CHANGE needs none beyond its x - y.)
 absl::StatusOr<bool> NeedsResidual(const proto::JobConfig& config, std::string_view codec);
+
+// The codec for values of row gradients that a table asks for (TableSpec.codec; "" = none). A codec that picks elements is
+// refused: a row is pushed because it is to change.
+absl::StatusOr<std::unique_ptr<Codec>> MakeRowCodec(std::string_view name);
 
 }  // namespace sluice::compression

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "compression/policy.h"
 #include "google/protobuf/util/message_differencer.h"
 
 namespace sluice::scheduler {
@@ -121,6 +122,9 @@ absl::StatusOr<uint64_t> CheckSpec(const proto::TensorSpec& spec) {
     if (table.segments() > kMaxSegments)
       return absl::InvalidArgumentError(absl::StrCat("table \"", spec.name(), "\" asks for ", table.segments(),
                                                      " segments; at most ", kMaxSegments, " are possible"));
+    if (const auto codec = compression::MakeRowCodec(table.codec()); !codec.ok())
+      return absl::InvalidArgumentError(
+          absl::StrCat("table \"", spec.name(), "\": ", codec.status().message()));
     return table.dim();
   }
   if (!proto::TensorKind_IsValid(spec.kind()))

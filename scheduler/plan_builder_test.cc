@@ -135,6 +135,11 @@ TEST(CheckSpec, ATableHasRowsOfSomeValuesAndNoShape) {
   proto::TensorSpec shaped = TableOf(4);
   shaped.add_shape(4);
   EXPECT_FALSE(CheckSpec(shaped).ok());
+  proto::TensorSpec coded = TableOf(4);
+  coded.mutable_table()->set_codec("int8");
+  EXPECT_TRUE(CheckSpec(coded).ok());
+  coded.mutable_table()->set_codec("topk:0.1");
+  EXPECT_NE(CheckSpec(coded).status().message().find("rows go as"), std::string_view::npos);
 }
 
 TEST(AddTensor, SegmentsOfTablesAreSpreadEvenlyWhateverElseIsThere) {

@@ -140,7 +140,7 @@ absl::Status Admission::Make(const proto::TensorInfo& info, Request& request) {
   auto tensor = std::make_unique<TensorState>();
   tensor->id = info.tensor();
   tensor->spec = info.spec();
-  const bool table = info.spec().has_table();   // its payloads are made elsewhere, and it keeps nothing between rounds
+  const bool table = info.spec().has_table();   // its payloads are made elsewhere (worker/rows.h)
   std::string codec = "none";
   if (!table) {
     SLUICE_ASSIGN_OR_RETURN(codec, compression::CodecFor(plan_.config(), info.spec()));
@@ -151,6 +151,13 @@ absl::Status Admission::Make(const proto::TensorInfo& info, Request& request) {
     SLUICE_ASSIGN_OR_RETURN(const std::string reply, compression::ReplyCodecFor(plan_.config(), info.spec()));
     if (reply != "none") {
       SLUICE_ASSIGN_OR_RETURN(tensor->reply_codec, compression::MakeCodec(reply));
+    }
+  }
+  if (table) {
+    const proto::TableSpec& rows = info.spec().table();
+    SLUICE_ASSIGN_OR_RETURN(tensor->row_codec, compression::MakeRowCodec(rows.codec()));
+    if (rows.residual_rows() > 0 && !tensor->row_codec->lossless()) {
+      tensor->row_residual = std::make_shared<RowResidual>(rows.dim(), rows.residual_rows());
     }
   }
   for (int i = 0; i < info.partition_elements_size(); ++i) {

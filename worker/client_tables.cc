@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "compression/codec.h"
 #include "worker/client_impl.h"
 
 namespace sluice {
@@ -48,6 +47,8 @@ proto::TensorSpec ToProto(const TableSpec& spec, int priority) {
   if (spec.unknown_as_zero) table->set_unknown_ids("zero");
   table->set_drop_zero_rows(spec.drop_zero_rows);
   table->set_segments(spec.segments);
+  table->set_codec(spec.codec);
+  table->set_residual_rows(spec.residual_rows);
   return out;
 }
 
@@ -192,7 +193,7 @@ absl::StatusOr<OpRequest> Client::Impl::Prepare(Table table, std::span<const uin
   const absl::StatusOr<KnownTable> known = Known(table);
   if (!known.ok()) return known.status();
   const TableShape* shape = &known->shape;
-  auto push = worker::PrepareRowPush(*shape, ids, gradients, *compression::DecoderFor(0));
+  auto push = worker::PrepareRowPush(*shape, ids, gradients);
   if (!push.ok()) return push.status();
   OpRequest request;
   request.kind = OpKind::kPushRows;
@@ -217,10 +218,10 @@ Handle Client::PushPullRows(Table table, std::span<const uint64_t> ids, std::spa
   if (!known.ok()) return Ended(known.status());
   const TableShape* shape = &known->shape;
   if (!Holds(out.size(), ids.size(), shape->dim)) return Ended(WrongOutput(*shape, ids.size(), out.size()));
-  auto push = impl_->Prepare(table, ids, gradients, options);
-  if (!push.ok()) return Ended(push.status());
   auto pull = impl_->PreparePull(*shape, ids);
   if (!pull.ok()) return Ended(pull.status());
+  auto push = impl_->Prepare(table, ids, gradients, options);   // last: it changes residuals
+  if (!push.ok()) return Ended(push.status());
   RowPullRequest rows{.table = table.id, .pull = *std::move(pull), .output = out};
   // The pull is sent at once: it names the push's round, and waits for it at the servers. The operation is both; its result
   // is the push's unless the pull fails.

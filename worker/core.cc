@@ -228,14 +228,7 @@ absl::StatusOr<TableShape> CoreImpl::DescribeTable(uint32_t tensor) const {
   if (it == ops_.tensors().end() || !it->second->spec.has_table()) {
     return absl::NotFoundError(absl::StrCat(tensor, " is no table that was registered"));
   }
-  const proto::TableSpec& spec = it->second->spec.table();
-  TableShape shape;
-  shape.name = it->second->spec.name();
-  shape.dim = spec.dim();
-  shape.segments = static_cast<uint32_t>(it->second->partitions.size());
-  shape.vocabulary = spec.vocabulary();
-  shape.unknown_as_zero = spec.unknown_ids() == "zero";
-  return shape;
+  return it->second->table_shape();
 }
 
 uint64_t CoreImpl::PullRows(RowPullRequest request, std::function<void(const OpResult&)> done,

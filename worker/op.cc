@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "worker/rows.h"
 
 namespace sluice::worker {
 namespace {
@@ -30,6 +29,18 @@ const char* KindName(OpKind kind) {
 }
 
 }  // namespace
+
+TableShape TensorState::table_shape() const {
+  TableShape shape;
+  shape.name = spec.name();
+  shape.dim = spec.table().dim();
+  shape.segments = static_cast<uint32_t>(partitions.size());
+  shape.vocabulary = spec.table().vocabulary();
+  shape.unknown_as_zero = spec.table().unknown_ids() == "zero";
+  shape.codec = row_codec;
+  shape.residual = row_residual;
+  return shape;
+}
 
 TensorState* OpQueue::AddTensor(std::unique_ptr<TensorState> tensor) {
   TensorState* raw = tensor.get();
@@ -234,6 +245,10 @@ void OpQueue::OnPartitionIdle(Partition* partition) {
   const Partition::Answer& answer = partition->answer();
   if (answer.status.ok()) {
     if ((answer.flags & (transport::kFlagSkipped | transport::kFlagRejected)) != 0) op.result.skipped = true;
+    if ((answer.flags & transport::kFlagRejected) != 0 && tensor->row_residual != nullptr) {
+      const uint32_t segment = partition->shape().index - tensor->partitions.front()->shape().index;
+      ReturnRows(tensor->table_shape(), op.request.rows->parts[segment]);
+    }
     op.result.contributors = std::min(op.result.contributors, answer.contributors);
     next_rate_ = partition->next_rate();
   } else if (op.result.status.ok()) {

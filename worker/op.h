@@ -29,6 +29,7 @@
 #include "proto/plan.pb.h"
 #include "worker/core.h"
 #include "worker/partition.h"
+#include "worker/rows.h"
 
 namespace sluice::worker {
 
@@ -55,8 +56,12 @@ struct TensorState {
   uint64_t next_round = 0;
   bool admitted = false;
   std::unique_ptr<compression::Codec> codec, reply_codec;  // reply_codec: replies are changes; null = they are values
+  std::shared_ptr<const compression::Codec> row_codec;     // tables: of the values that are pushed
+  std::shared_ptr<RowResidual> row_residual;               // and their error feedback; null = none
   std::vector<std::unique_ptr<Partition>> partitions;
   std::deque<std::unique_ptr<Op>> ops;  // the front one runs
+
+  TableShape table_shape() const;   // of a table
 
   // Rounds that the queued operations will take.
   uint64_t RoundsWaiting() const {

@@ -38,7 +38,7 @@ TEST(PrepareRowPush, EveryIdIsInItsSegmentWithTheSumOfItsGradientsInOrderOfOccur
         for (size_t k = 0; k < 3; ++k) sum[k] += gradients[3 * i + k];
       }
     }
-    const auto push = PrepareRowPush(kTable, ids, gradients, none);
+    const auto push = PrepareRowPush(kTable, ids, gradients);
     ASSERT_TRUE(push.ok()) << push.status();
     ASSERT_EQ(push->parts.size(), 5u);
     size_t rows = 0;
@@ -115,17 +115,16 @@ TEST(PrepareRowPull, PlacesEachRowWhereverItsIdStands) {
 }
 
 TEST(PrepareRowPush, WhatIsNotFiniteIsRefusedByTableAndId) {
-  const compression::Codec& none = *compression::DecoderFor(0);
   std::vector<float> gradients(6, 1.0f);
   gradients[4] = std::numeric_limits<float>::quiet_NaN();
   const std::vector<uint64_t> ids = {7, 4711};
-  const absl::Status nan = PrepareRowPush(kTable, ids, gradients, none).status();
+  const absl::Status nan = PrepareRowPush(kTable, ids, gradients).status();
   EXPECT_EQ(nan.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_NE(nan.message().find("table users: value 1 of row id 4711"), std::string_view::npos) << nan;
   gradients.assign(6, 3e38f);
-  const absl::Status sum = PrepareRowPush(kTable, std::vector<uint64_t>{9, 9}, gradients, none).status();
+  const absl::Status sum = PrepareRowPush(kTable, std::vector<uint64_t>{9, 9}, gradients).status();
   EXPECT_NE(sum.message().find("row id 9"), std::string_view::npos) << sum;
-  EXPECT_FALSE(PrepareRowPush(kTable, ids, std::vector<float>(5), none).ok());
+  EXPECT_FALSE(PrepareRowPush(kTable, ids, std::vector<float>(5)).ok());
 }
 
 TEST(PrepareRows, IdsBeyondTheVocabularyAreRefusedOrReadAsZeros) {
@@ -138,7 +137,7 @@ TEST(PrepareRows, IdsBeyondTheVocabularyAreRefusedOrReadAsZeros) {
   ASSERT_TRUE(pull.ok());
   EXPECT_EQ(pull->unknown, std::vector<uint32_t>{1});
   EXPECT_EQ(pull->places.size(), 2u);
-  const auto push = PrepareRowPush(table, ids, std::vector<float>(9, 1.0f), *compression::DecoderFor(0));
+  const auto push = PrepareRowPush(table, ids, std::vector<float>(9, 1.0f));
   ASSERT_TRUE(push.ok());
   uint32_t rows = 0;
   for (const auto& part : push->parts) rows += part.rows;

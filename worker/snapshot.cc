@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kMagic = "SLUICEWS";
 constexpr uint32_t kVersion = 1;
-constexpr uint32_t kHasResidual = 1, kHasReplica = 2;
+constexpr uint32_t kHasResidual = 1, kHasReplica = 2, kHasRowResidual = 4;
 constexpr size_t kMaxName = 4096;
 
 class Writer {
@@ -79,10 +79,15 @@ struct SavedPartition {
   ConstBytes residual, replica;  // fp32, at any alignment
 };
 
+struct SavedRows {
+  ConstBytes ids, values;
+};
+
 struct SavedTensor {
   TensorState* tensor = nullptr;
   uint64_t next_round = 0;
   std::vector<SavedPartition> partitions;
+  std::optional<SavedRows> rows;
 };
 
 absl::Status Bad(std::string_view what) {
@@ -90,7 +95,8 @@ absl::Status Bad(std::string_view what) {
       absl::StrCat("the snapshot is damaged: ", absl::string_view(what.data(), what.size())));
 }
 
-absl::StatusOr<SavedTensor> ReadTensor(Reader& in, OpQueue& ops, const std::function<uint64_t(uint32_t)>& open_round) {
+absl::StatusOr<SavedTensor> ReadTensor(Reader& in, size_t snapshot_bytes, OpQueue& ops,
+                                       const std::function<uint64_t(uint32_t)>& open_round) {
   SavedTensor saved;
   const std::string name = in.GetText();
   const uint64_t elements = in.Get<uint64_t>();
@@ -112,10 +118,21 @@ absl::StatusOr<SavedTensor> ReadTensor(Reader& in, OpQueue& ops, const std::func
     out.rate_bits = in.Get<uint32_t>();
     out.residual_rate_bits = in.Get<uint32_t>();
     const uint32_t has = in.Get<uint32_t>();
-    if ((has & ~(kHasResidual | kHasReplica)) != 0) return Bad("unknown content of a partition");
+    if ((has & ~(kHasResidual | kHasReplica | kHasRowResidual)) != 0) return Bad("unknown content of a partition");
     const size_t bytes = partition->shape().elements * sizeof(float);
     if ((has & kHasResidual) != 0) out.residual = in.GetBytes(bytes);
     if ((has & kHasReplica) != 0) out.replica = in.GetBytes(bytes);
+    if ((has & kHasRowResidual) != 0) {
+      if (saved.tensor->row_residual == nullptr || saved.rows.has_value()) {
+        return absl::FailedPreconditionError(absl::StrCat("the snapshot keeps residuals of rows for ", name,
+                                                          ", which is registered without (residual_rows, codec)"));
+      }
+      const uint64_t rows = in.Get<uint64_t>();
+      if (rows > snapshot_bytes / sizeof(uint64_t)) return Bad("more residuals of rows than bytes");
+      saved.rows.emplace();
+      saved.rows->ids = in.GetBytes(rows * sizeof(uint64_t));
+      saved.rows->values = in.GetBytes(rows * saved.tensor->row_residual->dim() * sizeof(float));
+    }
     if (!in.ok()) return Bad("it ends early");
     const uint64_t open = open_round(partition->shape().index);
     if (open != saved.next_round && open != saved.next_round + 1) {
@@ -130,8 +147,9 @@ absl::StatusOr<SavedTensor> ReadTensor(Reader& in, OpQueue& ops, const std::func
   return saved;
 }
 
-std::vector<float> Floats(ConstBytes bytes) {
-  std::vector<float> values(bytes.size() / sizeof(float));
+template <typename T>
+std::vector<T> ValuesOf(ConstBytes bytes) {
+  std::vector<T> values(bytes.size() / sizeof(T));
   if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   return values;
 }
@@ -155,11 +173,18 @@ std::vector<std::byte> EncodeSnapshot(const proto::Plan& plan, uint32_t rank,
     out.Put(static_cast<uint32_t>(tensor->partitions.size()));
     for (const auto& partition : tensor->partitions) {
       const Partition::Saved saved = partition->Save();
+      RowResidual::Saved rows;   // of the whole table: with its first partition
+      if (tensor->row_residual != nullptr && partition == tensor->partitions.front()) rows = tensor->row_residual->Save();
       out.Put(saved.rate_bits);
       out.Put(saved.residual_rate_bits);
-      out.Put((saved.residual.empty() ? 0 : kHasResidual) | (saved.replica.empty() ? 0 : kHasReplica));
+      out.Put((saved.residual.empty() ? 0 : kHasResidual) | (saved.replica.empty() ? 0 : kHasReplica) |
+              (rows.ids.empty() ? 0 : kHasRowResidual));
       out.PutBytes(AsBytes(saved.residual));
       out.PutBytes(AsBytes(saved.replica));
+      if (rows.ids.empty()) continue;
+      out.Put(static_cast<uint64_t>(rows.ids.size()));
+      out.PutBytes(std::as_bytes(std::span<const uint64_t>(rows.ids)));
+      out.PutBytes(AsBytes(rows.values));
     }
   }
   for (const auto& [name, count] : barrier_counts) {
@@ -195,7 +220,7 @@ absl::Status RestoreSnapshot(ConstBytes snapshot, const proto::Plan& plan, uint3
   }
   std::vector<SavedTensor> tensors;
   for (uint32_t i = 0; i < tensor_count; ++i) {
-    SLUICE_ASSIGN_OR_RETURN(SavedTensor saved, ReadTensor(in, ops, open_round));
+    SLUICE_ASSIGN_OR_RETURN(SavedTensor saved, ReadTensor(in, body.size(), ops, open_round));
     tensors.push_back(std::move(saved));
   }
   std::map<std::string, uint64_t> counts;
@@ -212,12 +237,15 @@ absl::Status RestoreSnapshot(ConstBytes snapshot, const proto::Plan& plan, uint3
   for (SavedTensor& saved : tensors) {
     for (size_t i = 0; i < saved.partitions.size(); ++i) {
       const SavedPartition& from = saved.partitions[i];
-      const std::vector<float> residual = Floats(from.residual), replica = Floats(from.replica);
+      const std::vector<float> residual = ValuesOf<float>(from.residual), replica = ValuesOf<float>(from.replica);
       SLUICE_RETURN_IF_ERROR(
           saved.tensor->partitions[i]->Restore({from.rate_bits, from.residual_rate_bits, residual, replica}));
       ops.set_next_rate(saved.tensor->partitions[i]->next_rate());
     }
     saved.tensor->next_round = saved.next_round;
+    if (saved.tensor->row_residual == nullptr) continue;
+    const SavedRows rows = saved.rows.value_or(SavedRows{});
+    saved.tensor->row_residual->Restore({ValuesOf<uint64_t>(rows.ids), ValuesOf<float>(rows.values)});
   }
   *barrier_counts = std::move(counts);
   return absl::OkStatus();

@@ -97,6 +97,8 @@ void ChooseTables(PhiloxRandom& random, Scenario* s) {
     if (random.Chance(0.3)) table->set_max_rows(3 + random.Below(12));
     if (random.Chance(0.3)) table->set_drop_zero_rows(true);
     table->set_segments(1 + random.Below(4));
+    table->set_codec(OneOf(random, {"none", "none", "fp16", "bf16", "int8"}));
+    table->set_residual_rows(OneOf(random, {0u, 3u, 100u}));
     s->tables.push_back(spec);
   }
 }

@@ -8,7 +8,6 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "compression/codec.h"
 #include "tests/sim/nodes.h"
 #include "worker/row_pulls.h"
 #include "worker/rows.h"
@@ -213,8 +212,7 @@ void WorkerNode::SubmitRows(uint32_t table) {
   const absl::StatusOr<worker::TableShape> shape = life_->core->DescribeTable(life_->table_ids[table]);
   if (!shape.ok()) return Fail("table", shape.status());
   auto rows = worker::PrepareRowPush(*shape, RowIds(scenario, rank_, state_.round, table),
-                                     RowGradients(scenario, rank_, state_.round, table, state_.rows[table]),
-                                     *compression::DecoderFor(0));
+                                     RowGradients(scenario, rank_, state_.round, table, state_.rows[table]));
   if (!rows.ok()) return Fail("rows", rows.status());
   auto op = std::make_unique<Life::Op>();
   op->rows = true;

@@ -1,6 +1,7 @@
 #include "worker/train/sparse_options.h"
 
 #include "absl/strings/str_cat.h"
+#include "compression/policy.h"
 
 namespace sluice::worker {
 namespace {
@@ -33,6 +34,9 @@ std::vector<ProgramFlag> SparseTrainFlags(SparseTrainOptions* options) {
        &options->row_init},
       {"row_init_scale", "lr, fm: of uniform and normal initial values", &options->row_init_scale},
       {"row_dtype", "lr, fm: of rows at the servers: fp32 or bf16", &options->row_dtype},
+      {"row_codec", "lr, fm: of the row gradients that are pushed: none, fp16, bf16 or int8", &options->row_codec},
+      {"row_residual_rows", "lr, fm: rows whose encoding error a worker keeps for their next push; 0 = none",
+       &options->row_residual_rows},
       {"row_admit_after", "lr, fm: pushes that a new id needs before it gets a row", &options->row_admit_after},
       {"row_max_age", "lr, fm: steps without a push after which a row is evicted; 0 = never", &options->row_max_age},
       {"max_rows", "lr, fm: bound on the rows of all servers; 0 = none", &options->max_rows},
@@ -57,6 +61,12 @@ absl::Status CheckSparseTrainOptions(const SparseTrainOptions& options) {
   if (options.row_init != "auto" && options.row_init != "zero" && options.row_init != "uniform" &&
       options.row_init != "normal") {
     return Bad("row_init", options.row_init, "auto, zero, uniform or normal");
+  }
+  if (const auto codec = compression::MakeRowCodec(options.row_codec); !codec.ok()) {
+    return Bad("row_codec", options.row_codec, std::string(codec.status().message()));
+  }
+  if (options.row_residual_rows < 0) {
+    return Bad("row_residual_rows", absl::StrCat(options.row_residual_rows), "0 (none) or more");
   }
   if (options.row_admit_after < 1) return Bad("row_admit_after", absl::StrCat(options.row_admit_after), "1 or more");
   if (options.row_max_age < 0) return Bad("row_max_age", absl::StrCat(options.row_max_age), "0 (never) or more");
@@ -96,6 +106,8 @@ TableSpec WeightsTable(const SparseTrainOptions& options, const std::string& mod
   spec.optimizer.l1 = options.row_l1;
   spec.optimizer.l2 = options.row_l2;
   spec.optimizer.beta = options.row_beta;
+  spec.codec = options.row_codec;
+  spec.residual_rows = static_cast<uint64_t>(options.row_residual_rows);
   spec.admit_after = static_cast<uint32_t>(options.row_admit_after);
   spec.max_age_rounds = static_cast<uint64_t>(options.row_max_age);
   spec.max_rows = static_cast<uint64_t>(options.max_rows);

@@ -24,6 +24,8 @@ struct SparseTrainOptions {
   std::string row_init = "auto";  // zero for lr; normal for fm, whose factors must not start at zero
   double row_init_scale = 0.01;
   std::string row_dtype = "fp32";
+  std::string row_codec = "none";
+  int64_t row_residual_rows = 0;
   int row_admit_after = 1;
   int64_t row_max_age = 0;
   int64_t max_rows = 0;
