@@ -92,6 +92,15 @@ TEST_F(ShmEndpointTest, ThousandsOfFramesOverflowTheRingAndArrive) {
   }
 }
 
+// A worker does not wake a server to give memory back; the late wake-up sees to it where nothing else is said.
+TEST_F(ShmEndpointTest, WhatAServerLentComesBackToItThoughBothSidesAreSilent) {
+  const auto bytes = Pattern(300000, 6);
+  const auto memory = Filled(*b_, bytes);
+  b_->Send(link_b_, PushHeader(bytes.size(), 1), {memory.get(), bytes.size()}, 8);
+  ASSERT_TRUE(Run([&] { return handler_a_.frames.size() == 1 && !handler_b_.sent.empty(); }));
+  EXPECT_EQ(handler_a_.frames[0].bytes, bytes);
+}
+
 TEST_F(ShmEndpointTest, SlabPayloadArrivesByReferenceAndComesBackWhenDropped) {
   handler_b_.keep = true;
   const auto bytes = Pattern(3 << 20, 5);
