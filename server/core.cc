@@ -43,6 +43,7 @@ transport::StreamReceiverOptions ReceiverOptions(const proto::DataConfig& data) 
   if (data.pool_bytes() > 0) options.pool_bytes = data.pool_bytes();
   if (data.granted_bytes() > 0) options.granted_bytes = data.granted_bytes();
   options.max_message_bytes = options.pool_bytes / 4;   // also the reserve of the push that closes a round
+  options.max_oversize_bytes = std::min<size_t>(options.pool_bytes, UINT32_MAX);   // of rows: twice pool_bytes in all
   return options;
 }
 
@@ -122,6 +123,8 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
     stats.refused += receiver.corrupt;
     stats.pool_used = receiver.pool_used;
     stats.pool_peak = receiver.pool_peak;
+    stats.oversize_used = receiver.oversize_used;
+    stats.oversize_peak = receiver.oversize_peak;
     stats.waiting = receiver.waiting;
     stats.payload_out = replier_.payload_out();
     stats.state_bytes = values_.bytes() + scratch_.bytes() + exact_.bytes();
@@ -255,6 +258,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
     env.clock = clock_;
     if (options_.data.resend_ms() > 0) env.resend = options_.data.resend_ms() * kMillisecond;
     env.max_message_bytes = receiver_options_.max_message_bytes;
+    env.max_row_push_bytes = receiver_options_.max_oversize_bytes;
     env.max_slotless_bytes = endpoint_->limits().max_slotless_bytes;
     env.replier = &replier_;
     env.values = &values_;

@@ -75,6 +75,7 @@ struct ServerCoreStats {
   uint64_t payload_in = 0, payload_out = 0;
   uint64_t state_bytes = 0;       // parameters, optimizer state, replicas, cached replies
   uint64_t pool_used = 0, pool_peak = 0, waiting = 0;
+  uint64_t oversize_used = 0, oversize_peak = 0;   // pushes of rows beyond a quarter of the pool
   uint64_t max_round = 0;
   std::string waiting_for;        // for people: the oldest open round and whom it waits for
 };

@@ -329,6 +329,8 @@ void Daemon::AddMetrics() {
             stats.core.state_bytes);
       gauge("sluice_server_pool_used_bytes", "Pushes in flight", "bytes", stats.core.pool_used);
       gauge("sluice_server_pool_peak_bytes", "The most of it so far", "bytes", stats.core.pool_peak);
+      gauge("sluice_server_oversize_peak_bytes", "Largest push of rows taken beside the pool", "bytes",
+            stats.core.oversize_peak);
       gauge("sluice_server_pushes_waiting", "Announced pushes that wait for their turn or for memory", "pushes", stats.core.waiting);
       gauge("sluice_server_links", "Links to workers and other servers", "links", stats.links);
       gauge("sluice_server_round", "Largest round that was applied", "rounds", stats.core.max_round);

@@ -31,7 +31,8 @@ Job::Job(uint32_t number, uint64_t uid, const JobEnvironment& environment)
   context_.scratch = env_.scratch;
   context_.exact = env_.exact;
   context_.observer = env_.observer;
-  context_.max_rows_bytes = env_.max_message_bytes;
+  // A worker asks for parts of 256 KiB, or a single row, whatever the pool: they are answered from other memory.
+  context_.max_rows_bytes = std::max<size_t>(env_.max_message_bytes, 256 << 10);
   context_.counters = env_.counters;
   context_.submit = [this](uint64_t step, uint32_t phase, const StepRecord& record) {
     verdicts_.Add(step, phase, record);
@@ -113,7 +114,9 @@ Admission Job::Admit(LinkId link, const FrameHeader& push) {
     ++env_.counters->refused;
     return Admission::kAnswered;
   }
-  if (absl::Status status = partition->CheckPush(push, env_.max_message_bytes); !status.ok()) {                             // d
+  const size_t largest = partition->is_table() ? std::max(env_.max_message_bytes, env_.max_row_push_bytes)
+                                               : env_.max_message_bytes;
+  if (absl::Status status = partition->CheckPush(push, largest); !status.ok()) {                             // d
     ++env_.counters->refused;
     env_.host->EndLink(link, push, status);
     return Admission::kAnswered;

@@ -46,6 +46,7 @@ struct JobEnvironment {
   const Clock* clock = nullptr;
   TimeNs resend = kSecond;
   size_t max_message_bytes = 0;     // larger partitions cannot be pushed
+  size_t max_row_push_bytes = 0;    // larger pushes to a segment of a table neither
   size_t max_slotless_bytes = 0;
   Replier* replier = nullptr;
   BlockPool* values = nullptr;

@@ -22,6 +22,7 @@ namespace {
 
 constexpr size_t kMaxParked = 256;   // of one rank at one segment; a worker sends fewer
 constexpr size_t kMaxSent = 64;
+constexpr size_t kMostKeptScratch = 1 << 20;   // values; a push of more rows is rare, and every segment has its own scratch
 
 // The table's rate follows the schedule of the job's optimizer, as a factor.
 absl::StatusOr<Schedule> TableSchedule(const proto::TableSpec& spec, const proto::OptimizerConfig& job) {
@@ -218,6 +219,7 @@ absl::Status TablePartition::Add(Held held) {
   decoded_.resize(held.ids.size() * spec_.dim());
   SLUICE_RETURN_IF_ERROR(held.codec->Decode(held.values, decoded_));
   sum_.Add(held.ids, decoded_);
+  if (decoded_.size() > kMostKeptScratch) decoded_ = {};
   return absl::OkStatus();
 }
 
@@ -262,6 +264,7 @@ void TablePartition::ApplyNow(const FrameHeader& push, const Held& held) {
     decoded_.resize(held.ids.size() * spec_.dim());
     // Validated above, and read once: what a peer changes under our eyes is its own gradient.
     if (held.codec->Decode(held.values, decoded_).ok()) segment_->Apply(held.ids, decoded_, {}, rate, applied_rounds_);
+    if (decoded_.size() > kMostKeptScratch) decoded_ = {};
   }
   segment_->EndRound(applied_rounds_);
   Record(clock.next, {push.rank}, held.ids, rate);

@@ -143,6 +143,12 @@ int main(int argc, char** argv) {
   std::vector<float> wide(many.size() * 2);
   CheckOk(client.PullRows(*users, many, wide), "pulls 300,000 rows in one call");
   Check(std::abs(wide[12345]) <= 1 && wide[12345] != 0, "and they are there");
+  const std::vector<float> ones(wide.size(), 1.0f);
+  std::vector<float> moved(wide.size());
+  CheckOk(client.PushPullRows(*users, many, ones, moved), "pushes 300,000 rows in one call");
+  size_t wrong = 0;
+  for (size_t i = 0; i < moved.size(); ++i) wrong += moved[i] != wide[i] - 1.0f;
+  Check(wrong == 0, "and each has moved, to the bit");
   const Status finished = client.Finish();
   Check(finished.ok(), "finishes" + (finished.ok() ? "" : ": " + finished.ToString()));
   return 0;

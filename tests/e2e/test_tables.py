@@ -24,8 +24,9 @@ class Tables(unittest.TestCase):
         self.calls("--data.transport=tcp")
 
     def test_in_small_stripes_with_little_memory(self):
+        # A push of 300,000 rows has half a MiB a segment, twice what the pool takes.
         small = ["--data.stripe_bytes=4096", "--data.eager_bytes=64"]
-        self.calls("--data.transport=tcp", *small, server_args=small + ["--data.pool_bytes=16MiB"])
+        self.calls("--data.transport=tcp", *small, server_args=small + ["--data.pool_bytes=1MiB"])
 
 
 if __name__ == "__main__":

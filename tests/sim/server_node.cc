@@ -93,9 +93,11 @@ void ServerNode::FillHeartbeat(proto::Heartbeat* heartbeat) {
 absl::Status ServerNode::CheckIdle() const {
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const server::ServerCoreStats stats = lanes_[i]->core->stats();
-    if (stats.pool_used != 0 || stats.waiting != 0)
+    if (stats.pool_used != 0 || stats.oversize_used != 0 || stats.waiting != 0)
       return absl::InternalError(absl::StrCat(name_, " lane ", i, " still holds ", stats.pool_used,
                                               " bytes of its pool and ", stats.waiting, " announcements at the end"));
+    if (stats.oversize_peak > world_->scenario->server_data.pool_bytes())
+      return absl::InternalError(absl::StrCat(name_, " lane ", i, " took ", stats.oversize_peak, " bytes beside its pool"));
     if (stats.pool_peak > world_->scenario->server_data.pool_bytes())
       return absl::InternalError(absl::StrCat(name_, " lane ", i, " held ", stats.pool_peak, " bytes of a pool of ",
                                               world_->scenario->server_data.pool_bytes()));

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "transport/stream/reassembler.h"
+
 namespace sluice::transport {
 namespace {
 
@@ -236,7 +238,8 @@ void LinkQueue::SendLarge(LinkId id, const FrameHeader& header, ConstBytes paylo
   if (impl_->sent) m.times.queued = impl_->clock->Now();
   m.key = key;
   m.priority = priority;
-  m.stripe = by_reference || header.slot == 0 ? payload.size() : std::max<size_t>(impl_->options.stripe_bytes, 1);
+  m.stripe = by_reference || header.slot == 0 ? payload.size()
+             : std::max<size_t>(impl_->options.stripe_bytes, payload.size() / (Reassembler::kMaxPieces / 2) + 1);
   impl_->keys[key].push_back(message_id);
   it->second.large.insert({priority, message_id});
   impl_->MarkDirty(id, it->second);

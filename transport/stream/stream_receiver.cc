@@ -41,6 +41,7 @@ struct Entry {
   FrameHeader header;  // as PUSH of the whole message, without slot
   State state = State::kNew;
   int32_t priority = 0;
+  uint64_t place = 0;  // kWaiting, oversize: in the order of coming
   SlotId slot = 0;     // kGranted, kClosing; 0 for a message of no bytes
   std::shared_ptr<std::byte> buffer;
   Reassembler stripes{0};
@@ -104,17 +105,41 @@ struct StreamReceiver::Impl {
     return entry;
   }
 
+  bool Oversize(const FrameHeader& header) const { return header.total_bytes > options.max_message_bytes; }
+
+  // False if it was refused.
+  bool CheckSize(LinkId link, const FrameHeader& header) {
+    const size_t most = std::max(options.max_message_bytes, options.max_oversize_bytes);
+    if (header.total_bytes <= most) return true;
+    Refuse(link, header, absl::StrCat("a push of more than the ", most, " bytes allowed"));
+    return false;
+  }
+
   void Wait(const Key& key, Entry& entry, std::optional<uint64_t> place = std::nullopt) {
     entry.state = Entry::State::kWaiting;
+    if (Oversize(entry.header)) {
+      entry.place = place.value_or(next_place++);
+      oversize.insert(key);
+      return;
+    }
     queue.Add(key, {entry.link, entry.header.round, entry.priority, entry.header.total_bytes, owner->Joint(entry.header)},
               place);
   }
 
+  // Returns its place, which counts among those of its kind.
+  uint64_t StopWaiting(const Key& key, Entry& entry) {
+    entry.state = Entry::State::kNew;
+    return oversize.erase(key) > 0 ? entry.place : queue.Remove(key);
+  }
+
+  bool Waits(const Key& key) const { return queue.waits(key) || oversize.contains(key); }
+
   // Forgets a push; its memory goes back when nobody writes there any more. slots_closed: the link is down.
   void Drop(std::map<Key, Entry>::iterator it, bool slots_closed = false) {
     auto& [key, entry] = *it;
-    if (entry.state == Entry::State::kWaiting) queue.Remove(key);
-    if (entry.state == Entry::State::kGranted || entry.state == Entry::State::kClosing)
+    if (entry.state == Entry::State::kWaiting) StopWaiting(key, entry);
+    const bool granted = entry.state == Entry::State::kGranted || entry.state == Entry::State::kClosing;
+    if (granted && !Oversize(entry.header))
       queue.Finish(entry.link, entry.header.total_bytes);
     if (entry.slot != 0) {
       slots.erase(entry.slot);
@@ -137,15 +162,46 @@ struct StreamReceiver::Impl {
       absl::StatusOr<std::shared_ptr<std::byte>> buffer = pool->Take(bytes);
       if (!buffer.ok()) return false;  // the machine is out of memory: as if the pool were
       entry.buffer = *std::move(buffer);
+    }
+    queue.Grant(key);
+    TellGranted(key, entry);
+    return true;
+  }
+
+  // The one oversize push, if its turn has come: the memory of the last one is gone.
+  void GrantOversize() {
+    if (oversize.empty() || !oversize_memory.expired()) return;
+    Entry* next = nullptr;
+    Key key;
+    for (const Key& each : oversize) {
+      Entry& entry = entries.at(each);
+      if (owner->Joint(entry.header) && !owner->Urgent(entry.header)) continue;
+      if (next != nullptr && std::tie(next->priority, next->place) < std::tie(entry.priority, entry.place)) continue;
+      next = &entry;
+      key = each;
+    }
+    if (next == nullptr) return;
+    const size_t bytes = next->header.total_bytes;
+    absl::StatusOr<std::shared_ptr<std::byte>> buffer = endpoint->Allocate(bytes);
+    if (!buffer.ok()) return;  // the machine is out of memory: asked again at the next turn
+    StopWaiting(key, *next);
+    next->buffer = *std::move(buffer);
+    oversize_memory = next->buffer;
+    oversize_bytes = bytes;
+    stats.oversize_peak = std::max(stats.oversize_peak, bytes);
+    TellGranted(key, *next);
+  }
+
+  void TellGranted(const Key& key, Entry& entry) {
+    const size_t bytes = entry.header.total_bytes;
+    if (bytes > 0) {
       entry.slot = endpoint->OpenSlot(entry.link, {entry.buffer.get(), bytes});
       slots[entry.slot] = key;
     }
     entry.stripes = Reassembler(bytes);
     entry.state = Entry::State::kGranted;
-    queue.Grant(key);
     ++stats.grants;
     Answer(entry.link, entry.header, FrameType::kGrant, 0, entry.slot);
-    return true;
   }
 
   // --- frames
@@ -155,8 +211,7 @@ struct StreamReceiver::Impl {
       ++stats.duplicates;
       return;
     }
-    if (header.total_bytes > options.max_message_bytes)
-      return Refuse(link, header, absl::StrCat("a push of more than the ", options.max_message_bytes, " bytes allowed"));
+    if (!CheckSize(link, header)) return;
     const Key key = KeyOf(header);
     if (const auto it = entries.find(key); it != entries.end()) {
       Entry& entry = it->second;
@@ -181,7 +236,7 @@ struct StreamReceiver::Impl {
 
   // Too many wait: one more is turned away.
   bool Full(const Key& key, const Entry& entry) {
-    if (queue.size() < options.max_waiting) return false;
+    if (queue.size() + oversize.size() < options.max_waiting) return false;
     Answer(entry.link, entry.header, FrameType::kRetry, static_cast<uint32_t>(RetryReason::kBusy));
     Drop(entries.find(key));
     return true;
@@ -198,10 +253,9 @@ struct StreamReceiver::Impl {
     }
     if (header.stripe_offset != 0 || header.total_bytes != payload.size())
       return Refuse(link, header, "a stripe without a slot");
-    if (header.total_bytes > options.max_message_bytes)
-      return Refuse(link, header, absl::StrCat("a push of more than the ", options.max_message_bytes, " bytes allowed"));
+    if (!CheckSize(link, header)) return;
     const Key key = KeyOf(header);
-    std::optional<uint64_t> place;  // in the queue, if this very push waits there
+    std::optional<uint64_t> place;  // among those that wait, if this very push does
     int32_t priority = 0;
     if (const auto it = entries.find(key); it != entries.end()) {
       Entry& entry = it->second;
@@ -211,8 +265,8 @@ struct StreamReceiver::Impl {
       }
       priority = entry.priority;
       if (entry.state == Entry::State::kWaiting) {
-        place = queue.Remove(key);
-        entry.state = Entry::State::kNew;
+        const uint64_t its_place = StopWaiting(key, entry);
+        if (Oversize(entry.header) == Oversize(header)) place = its_place;
       }
       Drop(it);
     }
@@ -295,6 +349,7 @@ struct StreamReceiver::Impl {
   }
 
   void Pump() {
+    GrantOversize();
     bool memory = true;
     while (const std::optional<Key> next = queue.Next()) {
       memory = Grant(*next, entries.at(*next), /*urgent=*/false) || GrantIfUrgent(*next);
@@ -303,7 +358,7 @@ struct StreamReceiver::Impl {
     if (queue.size() == 0) recheck.clear();
     if (!memory) UseReserve();
     for (const Key& key : std::exchange(untold, {})) {
-      if (queue.waits(key)) TellQueued(entries.at(key));
+      if (Waits(key)) TellQueued(entries.at(key));
     }
   }
 
@@ -347,6 +402,11 @@ struct StreamReceiver::Impl {
   GrantQueue queue;
   const std::shared_ptr<BufferPool> pool;
   StreamReceiverStats stats;
+
+  std::set<Key> oversize;           // that wait
+  std::weak_ptr<std::byte> oversize_memory;   // of the one that has its grant, until nobody uses it any more
+  size_t oversize_bytes = 0;
+  uint64_t next_place = 1;
 
   std::map<Key, Entry> entries;
   std::unordered_map<LinkId, std::set<Key>> by_link;
@@ -410,7 +470,8 @@ StreamReceiverStats StreamReceiver::stats() const {
   StreamReceiverStats stats = impl_->stats;
   stats.pool_used = impl_->pool->used();
   stats.pool_peak = impl_->pool->peak();
-  stats.waiting = impl_->queue.size();
+  stats.oversize_used = impl_->oversize_memory.expired() ? 0 : impl_->oversize_bytes;
+  stats.waiting = impl_->queue.size() + impl_->oversize.size();
   stats.partial = impl_->slots.size();
   return stats;
 }

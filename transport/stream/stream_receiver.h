@@ -6,6 +6,12 @@
 // that everyone waits for can always close. Urgent pushes are consumed on arrival, which frees the reserve again.
 // The pool counts what it grants and, until the owner drops them, payloads that come without a grant and fit the
 // endpoint's max_slotless_bytes; larger ones without a slot lie in the sender's memory and cost nothing here.
+// A push of more than max_message_bytes (to a table: max_oversize_bytes at most) fits neither pool nor reserve. It is granted
+// memory of its own beside the pool, one such push at a time, and only if the owner consumes it on arrival: an urgent one, or
+// one of a round that is not joint. So memory is at most pool_bytes + max_oversize_bytes, and nothing deadlocks: the one that
+// has the grant waits for nobody but its own link; the lowest missing rank of each partition may always be next; and pushes
+// that wait in the pool for that rank take nothing from it. They wait apart from GrantQueue, whose order they neither follow
+// nor hold up: the sender's priority goes first, then the order of coming.
 // Waiting announcements are a few bytes each, at most one for each (job, rank, partition). At the end of each turn they are
 // granted in the order of GrantQueue while their links have room and the pool has memory; where memory is short, urgent ones
 // first as far as the reserve takes them. Those that go on waiting are told so (STATE QUEUED).
@@ -23,7 +29,8 @@ namespace sluice::transport {
 
 struct StreamReceiverOptions {
   size_t pool_bytes = 256 << 20;
-  size_t max_message_bytes = 8 << 20;   // larger announcements are refused; the pool must hold at least two
+  size_t max_message_bytes = 8 << 20;   // of what the pool takes, which must hold at least two
+  size_t max_oversize_bytes = 0;        // larger ones are taken up to this, one at a time; 0 = refused
   // What one link may have granted and unfinished before the next grant: enough to keep it busy while a grant travels, and
   // little, so that all workers send the same partitions at about the same time.
   size_t granted_bytes = 8 << 20;
@@ -32,6 +39,7 @@ struct StreamReceiverOptions {
 
 struct StreamReceiverStats {
   size_t pool_used = 0, pool_peak = 0, waiting = 0, partial = 0;
+  size_t oversize_used = 0, oversize_peak = 0;   // bytes beside the pool
   uint64_t duplicates = 0, stale_attempts = 0, corrupt = 0, grants = 0, dropped_eager = 0;
 };
 

@@ -22,7 +22,7 @@ struct ScriptedOwner : StreamReceiver::Owner {
     return answered.contains({header.rank, header.partition}) ? Admission::kAnswered : Admission::kAccept;
   }
   bool Urgent(const FrameHeader& header) const override { return urgent.contains({header.rank, header.partition}); }
-  bool Joint(const FrameHeader&) const override { return true; }
+  bool Joint(const FrameHeader&) const override { return joint; }
   absl::Status OnContribution(LinkId, const FrameHeader& header, Payload payload) override {
     if (!verdict.ok()) return verdict;
     contributions.push_back(absl::StrCat(header.rank, "/", header.partition, "/", header.attempt, " ",
@@ -38,7 +38,7 @@ struct ScriptedOwner : StreamReceiver::Owner {
   std::vector<std::string> contributions;
   std::vector<Payload> kept;
   absl::Status verdict;
-  bool keep = false;
+  bool keep = false, joint = true;
   int admits = 0;
 };
 
@@ -350,6 +350,80 @@ TEST_F(StreamReceiverTest, OfManyWaitingTheOneThatAContributionMadeUrgentIsFound
   owner_.urgent = {{1, 900}};
   receiver_->Pump();
   EXPECT_EQ(Answers(), Lines{"GRANT 1/900/1 101"});
+}
+
+// --- pushes that neither pool nor reserve holds: 10 bytes is the most of the pool here, 25 beside it
+
+const std::string kLarge = "0123456789abcdefghijklmno";
+
+TEST_F(StreamReceiverTest, AnOversizePushIsTakenBesideThePoolWhenItIsUrgentAndOneAtATime) {
+  Make({.pool_bytes = 40, .max_message_bytes = 10, .max_oversize_bytes = 25});
+  Announce(1, 7, 1, 25);
+  EXPECT_EQ(Answers(), Lines{absl::StrCat("STATE 1/7/1 ", kQueued)});
+  owner_.urgent = {{0, 7}, {0, 8}};
+  Announce(0, 8, 1, 20);
+  EXPECT_EQ(Answers(), Lines{"GRANT 0/8/1 100"});
+  Announce(0, 7, 1, 25);
+  EXPECT_EQ(Answers(), Lines{absl::StrCat("STATE 0/7/1 ", kQueued)}) << "one at a time";
+  Announce(2, 9);
+  EXPECT_EQ(Answers(), Lines{"GRANT 2/9/1 101"}) << "others do not wait behind them";
+  EXPECT_EQ(Stats().oversize_used, 20u);
+  EXPECT_EQ(Stats().pool_used, 10u);
+  Stripe(100, 0, 8, 0, kLarge.substr(0, 20), 1, 1, 20);
+  receiver_->Pump();
+  EXPECT_EQ(Answers(), Lines{"GRANT 0/7/1 102"});
+  Stripe(102, 0, 7, 0, kLarge, 1, 1, 25);
+  owner_.urgent = {{1, 7}};
+  receiver_->Pump();
+  EXPECT_EQ(Answers(), Lines{"GRANT 1/7/1 103"});
+  Stripe(103, 1, 7, 0, kLarge, 1, 1, 25);
+  EXPECT_EQ(owner_.contributions, (Lines{"0/8/1 " + kLarge.substr(0, 20), "0/7/1 " + kLarge, "1/7/1 " + kLarge}));
+  EXPECT_EQ(Stats().oversize_used, 0u);
+  EXPECT_EQ(Stats().oversize_peak, 25u);
+  EXPECT_EQ(Stats().waiting, 0u);
+}
+
+TEST_F(StreamReceiverTest, OversizePushesThatCloseNoRoundTogetherGoByPriorityThenComing) {
+  Make({.pool_bytes = 40, .max_message_bytes = 10, .max_oversize_bytes = 25});
+  owner_.joint = false;
+  owner_.keep = true;
+  Announce(3, 7, 1, 25);
+  EXPECT_EQ(Answers(), Lines{"GRANT 3/7/1 100"});
+  Announce(2, 7, 1, 25);
+  Announce(1, 7, 1, 25);
+  Answers();
+  Stripe(100, 3, 7, 0, kLarge, 1, 1, 25);
+  receiver_->Pump();
+  EXPECT_EQ(Answers(), Lines{}) << "the memory is in use until the owner drops it";
+  owner_.kept.clear();
+  receiver_->Pump();
+  EXPECT_EQ(Answers(), Lines{"GRANT 2/7/1 101"});
+}
+
+TEST_F(StreamReceiverTest, ALostLinkGivesTheOversizeGrantToTheNext) {
+  Make({.pool_bytes = 40, .max_message_bytes = 10, .max_oversize_bytes = 25});
+  owner_.urgent = {{0, 7}, {0, 8}};
+  Announce(0, 7, 1, 25);
+  Announce(0, 8, 1, 25, 2);
+  Answers();
+  receiver_->LinkDown(1);
+  receiver_->Pump();
+  EXPECT_EQ(Answers(), Lines{"GRANT 0/8/1 101 link 2"});
+  endpoint_.busy_slots = {101};   // forgotten while a stripe is landing: its memory is in use for a while
+  receiver_->ForgetPartition(8);
+  Announce(0, 7, 2, 25);
+  EXPECT_EQ(Answers(), Lines{absl::StrCat("STATE 0/7/2 ", kQueued)});
+  receiver_->OnSlotClosed(2, 101);
+  receiver_->Pump();
+  EXPECT_EQ(Answers(), Lines{"GRANT 0/7/2 102"});
+}
+
+TEST_F(StreamReceiverTest, BeyondOversizeTheLinkEnds) {
+  Make({.pool_bytes = 40, .max_message_bytes = 10, .max_oversize_bytes = 25});
+  owner_.urgent = {{0, 7}};
+  Announce(0, 7, 1, 26);
+  EXPECT_TRUE(endpoint_.closed.contains(1));
+  EXPECT_EQ(Stats().oversize_used + Stats().waiting, 0u);
 }
 
 TEST_F(StreamReceiverTest, Step4ABadPayloadIsAnsweredAndForgotten) {
