@@ -13,6 +13,7 @@
 #include "base/status_macros.h"
 #include "tests/sim/error_feedback.h"
 #include "tests/sim/reference.h"
+#include "tests/sim/slow_math.h"
 #include "transport/wire.h"
 
 namespace sluice::sim {
@@ -53,6 +54,7 @@ class Checker {
     SLUICE_RETURN_IF_ERROR(CheckOnce());
     SLUICE_RETURN_IF_ERROR(CheckComplete());
     if (bsp()) SLUICE_RETURN_IF_ERROR(CheckWhole());
+    SLUICE_RETURN_IF_ERROR(CheckPushedRows());
     SLUICE_RETURN_IF_ERROR(bsp() ? ReplayBsp() : ReplayAsync());
     return CheckFeedback();
   }
@@ -264,6 +266,51 @@ class Checker {
                          " rounds: ", difference);
         }
       }
+    }
+    return absl::OkStatus();
+  }
+
+  bool Encodes(uint32_t table) const {
+    const std::string& codec = history_.plan.tensors(static_cast<int>(table)).spec().table().codec();
+    return !codec.empty() && codec != "none";
+  }
+
+  // Each part of a push has all rows of its segment that the trainer handed over, summed in order of occurrence, and no
+  // others.
+  absl::Status CheckPushedRows() {
+    std::map<std::tuple<uint32_t, uint32_t, uint64_t>, const PushedRows*> newest;  // rank, table, round
+    for (const Event& event : history_.events) {
+      if (const auto* pushed = std::get_if<PushedRows>(&event))
+        newest[{pushed->rank, pushed->tensor, pushed->round}] = pushed;
+      const auto* e = std::get_if<Encoded>(&event);
+      if (e == nullptr || !layout_[e->partition].table) continue;
+      const PartitionLayout& part = layout_[e->partition];
+      const std::string where = Where({e->partition, e->round, e->rank});
+      const auto found = newest.find({e->rank, part.tensor, e->round});
+      if (found == newest.end()) return Found(where, ": rows that the trainer has not pushed");
+      const PushedRows& pushed = *found->second;
+      const size_t dim = pushed.ids.empty() ? 1 : pushed.gradients.size() / pushed.ids.size();
+      std::map<uint64_t, std::vector<float>> sums;
+      for (size_t i = 0; i < pushed.ids.size(); ++i) {
+        if (SlowSegmentOf(pushed.ids[i], part.segments) != part.position) continue;
+        const auto row = std::span(pushed.gradients).subspan(i * dim, dim);
+        const auto [sum, fresh] = sums.try_emplace(pushed.ids[i], row.begin(), row.end());
+        for (size_t d = 0; d < dim && !fresh; ++d) sum->second[d] += row[d];
+      }
+      SlowRows rows;
+      if (!e->payload.empty()) {
+        SLUICE_ASSIGN_OR_RETURN(rows, SlowParseRows(e->payload));
+      }
+      for (const auto& [id, sum] : sums)
+        if (std::ranges::count(rows.ids, id) != 1) return Found(where, ": row ", id, " was pushed, and is not in it");
+      if (rows.ids.size() != sums.size()) return Found(where, " has rows that were not pushed");
+      if (Encodes(part.tensor)) continue;  // values are rounded, and carry what earlier roundings have left
+      SLUICE_ASSIGN_OR_RETURN(const std::vector<float> values, SlowDecode(e->codec, rows.values, sums.size() * dim));
+      for (size_t i = 0; i < rows.ids.size(); ++i)
+        if (const std::string difference =
+                FirstDifference(sums.at(rows.ids[i]), std::span(values).subspan(i * dim, dim));
+            !difference.empty())
+          return Found(where, ": row ", rows.ids[i], " has another gradient than was pushed: ", difference);
     }
     return absl::OkStatus();
   }

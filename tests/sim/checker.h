@@ -12,6 +12,8 @@ namespace sluice::sim {
 //   complete  each push that a worker sent was taken with the bytes that it sent, and applied (no push is lost); all
 //             rounds below `steps` were applied, by the partition's owner in the plan, under its term
 //   fresh     no contribution of a life of a rank after one of a later life, at any lane; terms never fall
+//   rows      each part of a push of rows has what the trainer handed over for its segment; under BSP pulled rows are those
+//             after the rounds that the worker has pushed, no more and no fewer
 //   whole     under BSP a round has all ranks (under rule "rescale": all that are not out of it by the plan), and all
 //             partitions of a step have one verdict
 //   bits      the reference agrees about verdict, rate, value, reply and what the workers got

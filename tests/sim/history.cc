@@ -62,6 +62,10 @@ std::string Describe(const Event& event) {
       return absl::StrCat("worker ", p.rank, " has pulled ", p.ids.size(), " rows of table ", p.tensor, " after ",
                           p.round, " rounds, values ", Digest(AsBytes(p.values)));
     }
+    std::string operator()(const PushedRows& p) const {
+      return absl::StrCat("worker ", p.rank, " hands over ", p.ids.size(), " rows of table ", p.tensor, " round ",
+                          p.round, " gradients ", Digest(AsBytes(p.gradients)));
+    }
   };
   return std::visit(Visitor(), event);
 }

@@ -70,7 +70,15 @@ struct PulledRows {
   std::vector<float> values;
 };
 
-using Event = std::variant<Encoded, Contribution, Round, Result, Pulled, PulledRows>;
+// A trainer has pushed rows: what it handed over, duplicates and all.
+struct PushedRows {
+  uint32_t rank, tensor;
+  uint64_t round;
+  std::vector<uint64_t> ids;
+  std::vector<float> gradients;
+};
+
+using Event = std::variant<Encoded, Contribution, Round, Result, Pulled, PulledRows, PushedRows>;
 
 struct History {
   proto::Plan plan;  // the last one: configuration, tensors, shards

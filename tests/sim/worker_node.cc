@@ -211,8 +211,10 @@ void WorkerNode::SubmitRows(uint32_t table) {
   const Scenario& scenario = *world_->scenario;
   const absl::StatusOr<worker::TableShape> shape = life_->core->DescribeTable(life_->table_ids[table]);
   if (!shape.ok()) return Fail("table", shape.status());
-  auto rows = worker::PrepareRowPush(*shape, RowIds(scenario, rank_, state_.round, table),
-                                     RowGradients(scenario, rank_, state_.round, table, state_.rows[table]));
+  const std::vector<uint64_t> ids = RowIds(scenario, rank_, state_.round, table);
+  const std::vector<float> gradients = RowGradients(scenario, rank_, state_.round, table, state_.rows[table]);
+  world_->history->events.push_back(PushedRows{rank_, life_->table_ids[table], state_.round, ids, gradients});
+  auto rows = worker::PrepareRowPush(*shape, ids, gradients);
   if (!rows.ok()) return Fail("rows", rows.status());
   auto op = std::make_unique<Life::Op>();
   op->rows = true;
