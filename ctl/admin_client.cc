@@ -55,6 +55,42 @@ class Client final : public AdminClient {
     return Call<proto::JobStatus>(&proto::Admin::Stub::AbortJob, request);
   }
 
+  absl::StatusOr<proto::MoveList> MoveShard(const std::string& job, uint32_t shard,
+                                            const std::string& server) override {
+    proto::MoveShardRequest request;
+    request.set_job(job);
+    request.set_shard(shard);
+    request.set_server(server);
+    return Call<proto::MoveList>(&proto::Admin::Stub::MoveShard, request);
+  }
+  absl::StatusOr<proto::RebalanceAnswer> Rebalance(const std::string& job, bool dry_run) override {
+    proto::RebalanceRequest request;
+    request.set_job(job);
+    request.set_dry_run(dry_run);
+    return Call<proto::RebalanceAnswer>(&proto::Admin::Stub::Rebalance, request);
+  }
+  absl::StatusOr<proto::MoveList> ListMoves(const std::string& job) override {
+    return Call<proto::MoveList>(&proto::Admin::Stub::ListMoves, Job(job));
+  }
+  absl::StatusOr<proto::MoveList> PauseMoves(const std::string& job) override {
+    return Call<proto::MoveList>(&proto::Admin::Stub::PauseMoves, Job(job));
+  }
+  absl::StatusOr<proto::MoveList> ResumeMoves(const std::string& job) override {
+    return Call<proto::MoveList>(&proto::Admin::Stub::ResumeMoves, Job(job));
+  }
+  absl::StatusOr<proto::MoveList> CancelMoves(const std::string& job) override {
+    return Call<proto::MoveList>(&proto::Admin::Stub::CancelMoves, Job(job));
+  }
+  absl::StatusOr<proto::DrainStatus> Drain(const std::string& server) override {
+    return Call<proto::DrainStatus>(&proto::Admin::Stub::Drain, Server(server));
+  }
+  absl::StatusOr<proto::DrainStatus> Undrain(const std::string& server) override {
+    return Call<proto::DrainStatus>(&proto::Admin::Stub::Undrain, Server(server));
+  }
+  absl::StatusOr<proto::DrainStatus> GetDrain(const std::string& server) override {
+    return Call<proto::DrainStatus>(&proto::Admin::Stub::GetDrain, Server(server));
+  }
+
   absl::Status WatchEvents(uint64_t after, const std::function<bool(const proto::Event&)>& each) override {
     grpc::ClientContext context;   // no deadline: it lasts as long as somebody looks
     proto::EventsRequest request;
@@ -74,6 +110,12 @@ class Client final : public AdminClient {
   static proto::JobRequest Job(const std::string& job) {
     proto::JobRequest request;
     request.set_job(job);
+    return request;
+  }
+
+  static proto::ServerRequest Server(const std::string& server) {
+    proto::ServerRequest request;
+    request.set_server(server);
     return request;
   }
 

@@ -26,6 +26,16 @@ class AdminClient {
   virtual absl::StatusOr<proto::EffectiveConfig> GetConfig(const std::string& job) = 0;
   virtual absl::StatusOr<proto::EventList> ListEvents(uint64_t after, uint32_t limit) = 0;
   virtual absl::StatusOr<proto::JobStatus> AbortJob(const std::string& job, const std::string& reason) = 0;
+  virtual absl::StatusOr<proto::MoveList> MoveShard(const std::string& job, uint32_t shard,
+                                                    const std::string& server) = 0;
+  virtual absl::StatusOr<proto::RebalanceAnswer> Rebalance(const std::string& job, bool dry_run) = 0;
+  virtual absl::StatusOr<proto::MoveList> ListMoves(const std::string& job) = 0;
+  virtual absl::StatusOr<proto::MoveList> PauseMoves(const std::string& job) = 0;
+  virtual absl::StatusOr<proto::MoveList> ResumeMoves(const std::string& job) = 0;
+  virtual absl::StatusOr<proto::MoveList> CancelMoves(const std::string& job) = 0;
+  virtual absl::StatusOr<proto::DrainStatus> Drain(const std::string& server) = 0;
+  virtual absl::StatusOr<proto::DrainStatus> Undrain(const std::string& server) = 0;
+  virtual absl::StatusOr<proto::DrainStatus> GetDrain(const std::string& server) = 0;
   // Calls `each` for every event after `after`, those to come too, until it returns false or the stream breaks.
   virtual absl::Status WatchEvents(uint64_t after, const std::function<bool(const proto::Event&)>& each) = 0;
 };

@@ -13,7 +13,8 @@ namespace {
 
 const std::vector<std::string>& Commands() {
   static const auto* const commands = new std::vector<std::string>{
-      "status", "shards", "workers", "tables", "events", "plan", "config", "abort", "doctor", "codecs"};
+      "status", "shards",      "workers",      "tables", "events",  "plan",         "config", "abort", "move-shard", "rebalance",
+      "moves",  "pause-moves", "resume-moves", "cancel-moves", "drain", "undrain", "drain-status", "doctor", "codecs"};
   return *commands;
 }
 
@@ -21,7 +22,7 @@ const std::vector<std::string>& Commands() {
 const std::vector<std::string>& Options() {
   static const auto* const options = new std::vector<std::string>{
       "--help", "--version", "--json", "--all", "--follow", "--watch", "--job", "--reason", "--timeout", "--after",
-      "--limit", "--scheduler", "--config"};
+      "--limit", "--scheduler", "--config", "--dry-run"};
   return *options;
 }
 
@@ -33,6 +34,18 @@ std::string MistypedOption(const std::string& name) {
   if (FindConfigKey(setting) != nullptr || FindConfigKeyByLastPart(setting) != nullptr) return "";
   const std::string nearest = Nearest(name, Options());
   return nearest != name && EditDistance(name, nearest) <= kLikely ? nearest : "";
+}
+
+// What happens once: again and again makes no sense.
+bool ChangesSomething(const std::string& command) {
+  for (const char* name :
+       {"abort", "move-shard", "rebalance", "pause-moves", "resume-moves", "cancel-moves", "drain", "undrain"})
+    if (command == name) return true;
+  return false;
+}
+
+bool TakesServer(const std::string& command) {
+  return command == "move-shard" || command == "drain" || command == "undrain" || command == "drain-status";
 }
 
 bool IsNumber(absl::string_view text) {
@@ -64,6 +77,8 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
       out.json = true;
     } else if (word == "--all") {
       out.all = true;
+    } else if (word == "--dry-run") {
+      out.dry_run = true;
     } else if (word == "--follow" || word == "-f") {
       out.follow = true;
     } else if (name == "--watch") {
@@ -106,6 +121,13 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
       out.role = word;
     } else if (out.command == "abort" && out.job.empty()) {
       out.job = word;
+    } else if (out.command == "move-shard" && !out.has_shard) {
+      if (!absl::SimpleAtoi(word, &out.shard))
+        status = absl::InvalidArgumentError(
+            absl::StrCat("move-shard: \"", word, "\" is not the number of a shard (`sluicectl shards --all`)"));
+      out.has_shard = true;
+    } else if (TakesServer(out.command) && out.server.empty()) {
+      out.server = word;
     } else {
       status = absl::InvalidArgumentError(absl::StrCat("unexpected \"", word, "\" after ", out.command));
     }
@@ -118,8 +140,18 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
   if (!out.reason.empty() && out.command != "abort") return absl::InvalidArgumentError("--reason goes with abort only");
   if (out.command == "abort" && out.job.empty() && !out.help)
     return absl::InvalidArgumentError("abort needs the name or the number of a job (`sluicectl status` shows both)");
-  if (out.command == "abort" && out.watch_seconds > 0)
-    return absl::InvalidArgumentError("--watch does not go with abort, which is done once");
+  if (TakesServer(out.command) && out.server.empty() && !out.help)
+    return absl::InvalidArgumentError(
+        absl::StrCat(out.command, " needs ", out.command == "move-shard" ? "the number of a shard and " : "",
+                     "the id of a server (`sluicectl status` shows them)"));
+  if (out.dry_run && out.command != "rebalance")
+    return absl::InvalidArgumentError("--dry-run goes with rebalance only");
+  if (out.watch_seconds > 0 && ChangesSomething(out.command))
+    return absl::InvalidArgumentError(
+        absl::StrCat("--watch does not go with ", out.command, ", which is done once",
+                     out.command == "abort" ? ""
+                     : out.command == "drain" ? "; `sluicectl drain-status SERVER --watch` shows how far it is"
+                                              : "; `sluicectl moves --watch` shows how far moves are"));
   return out;
 }
 
@@ -139,6 +171,17 @@ Commands
   abort JOB [--reason=TEXT]
                          ends a job, by name or number, that has not ended by itself: it has failed then, and its
                          workers and servers are told. Nothing of it can be had back but workers' snapshots
+  move-shard SHARD SERVER
+                         gives a shard to another server while training goes on
+  rebalance [--dry-run]  moves shards until no server owns much more than the mean; a server that was added gets its
+                         share. --dry-run says what would be moved and why
+  moves                  the moves that are asked for: how far, how fast, how long still
+  pause-moves, resume-moves, cancel-moves
+                         no other move begins; they begin again; all are ended but those of drains
+  drain SERVER           gives all that a server holds to others, and nothing to it until undrain or its restart;
+                         it may be stopped when it is empty
+  undrain SERVER, drain-status SERVER
+                         ends a drain; says how much is left of it
   doctor [ROLE]          tests this machine before ROLE (scheduler, server, worker) starts on it
   codecs                 the gradient codecs of this build
 
@@ -146,6 +189,7 @@ Options
   --scheduler=HOST:PORT  where the scheduler is (also SLUICE_NODE_SCHEDULER; default 127.0.0.1:7700)
   --reason=TEXT          abort: why, for the plan, the events and the workers' own last words
   --job=NAME             which job; not needed where there is one
+  --dry-run              rebalance: move nothing
   --json                 JSON instead of tables (events --follow: one object a line)
   --watch[=SECONDS]      again and again, every 2 seconds by default
   --timeout=SECONDS      how long a call may take; default 10

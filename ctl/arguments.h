@@ -15,6 +15,10 @@ struct Arguments {
   std::string role;              // doctor
   std::string job;
   std::string reason;            // abort
+  std::string server;            // move-shard, drain, undrain, drain-status
+  uint32_t shard = 0;            // move-shard
+  bool has_shard = false;
+  bool dry_run = false;          // rebalance
   bool json = false;
   bool follow = false;           // events
   bool all = false;              // shards

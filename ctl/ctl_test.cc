@@ -93,6 +93,61 @@ TEST(Render, WhoHasFinishedAndWhoWasNotHeardYet) {
   EXPECT_THAT(Render(cluster), HasSubstr(" not yet "));
 }
 
+TEST(Arguments, MovesTakeShardsAndServers) {
+  const auto a = ParseArguments({"move-shard", "7", "s2", "--job=j"});
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_EQ(a->shard, 7u);
+  EXPECT_EQ(a->server, "s2");
+  EXPECT_TRUE(ParseArguments({"rebalance", "--dry-run"})->dry_run);
+  EXPECT_EQ(ParseArguments({"drain", "s1"})->server, "s1");
+  EXPECT_TRUE(ParseArguments({"drain-status", "s1", "--watch"}).ok());
+  EXPECT_TRUE(ParseArguments({"moves", "--watch", "1"}).ok());
+  const auto refused = [](const std::vector<std::string>& words) {
+    return std::string(ParseArguments(words).status().message());
+  };
+  EXPECT_THAT(refused({"move-shard", "x", "s2"}), HasSubstr("\"x\" is not the number of a shard"));
+  EXPECT_THAT(refused({"move-shard", "7"}), HasSubstr("needs the number of a shard and the id of a server"));
+  EXPECT_THAT(refused({"drain"}), HasSubstr("needs the id of a server"));
+  EXPECT_THAT(refused({"drain", "s1", "s2"}), HasSubstr("unexpected \"s2\""));
+  EXPECT_THAT(refused({"drain", "s1", "--watch"}), HasSubstr("drain-status SERVER --watch"));
+  EXPECT_THAT(refused({"rebalance", "--watch"}), HasSubstr("moves --watch"));
+  EXPECT_THAT(refused({"status", "--dry-run"}), HasSubstr("rebalance only"));
+}
+
+TEST(Render, MovesBalanceAndDrains) {
+  proto::MoveList list;
+  list.set_job("j");
+  EXPECT_EQ(Render(list), "job j: no shard is to move\n");
+  list.set_paused(true);
+  auto* move = list.add_moves();
+  move->set_shard(7);
+  move->set_from("s0");
+  move->set_to("s2");
+  move->set_state("filling");
+  move->set_bytes(64 << 20);
+  move->set_bytes_sent(32 << 20);
+  move->set_bytes_left(96 << 20);
+  move->set_bytes_per_second(16 << 20);
+  move->set_eta_ms(6000);
+  move->set_reason("s0 is being drained");
+  for (const char* part : {"filling", "64.0 MiB", "32.0 MiB", "96.0 MiB", "16.0 MiB/s", "6.0 s", "s0 is being drained",
+                           "moves are paused"})
+    EXPECT_THAT(Render(list), HasSubstr(part));
+  proto::RebalanceAnswer answer;
+  answer.set_dry_run(true);
+  EXPECT_THAT(Render(answer), HasSubstr("no move is needed"));
+  *answer.add_moves() = *move;
+  EXPECT_THAT(Render(answer), HasSubstr("nothing was moved (--dry-run)"));
+  proto::DrainStatus drain;
+  drain.set_server("s1");
+  drain.set_text("takes shards and copies");
+  EXPECT_EQ(Render(drain), "server s1 takes shards and copies\n");
+  drain.set_draining(true);
+  drain.set_text("4 shards and 0 copies are left");
+  drain.set_bytes(1 << 20);
+  EXPECT_EQ(Render(drain), "server s1 is being drained: 4 shards and 0 copies are left (1.0 MiB)\n");
+}
+
 TEST(Arguments, AbortTakesAJobAndAReason) {
   const auto a = ParseArguments({"abort", "mnist", "--reason", "its nodes are gone", "--json"});
   ASSERT_TRUE(a.ok()) << a.status();

@@ -52,6 +52,15 @@ int Once(const Arguments& a, AdminClient* client) {
   if (a.command == "plan") return Show(client->GetPlan(a.job), a);
   if (a.command == "config") return Show(client->GetConfig(a.job), a);
   if (a.command == "abort") return Show(client->AbortJob(a.job, a.reason), a);
+  if (a.command == "move-shard") return Show(client->MoveShard(a.job, a.shard, a.server), a);
+  if (a.command == "rebalance") return Show(client->Rebalance(a.job, a.dry_run), a);
+  if (a.command == "moves") return Show(client->ListMoves(a.job), a);
+  if (a.command == "pause-moves") return Show(client->PauseMoves(a.job), a);
+  if (a.command == "resume-moves") return Show(client->ResumeMoves(a.job), a);
+  if (a.command == "cancel-moves") return Show(client->CancelMoves(a.job), a);
+  if (a.command == "drain") return Show(client->Drain(a.server), a);
+  if (a.command == "undrain") return Show(client->Undrain(a.server), a);
+  if (a.command == "drain-status") return Show(client->GetDrain(a.server), a);
   return Show(client->ListEvents(a.after, a.limit), a);
 }
 

@@ -192,6 +192,36 @@ std::string Render(const proto::EffectiveConfig& config) {
   return table.Text();
 }
 
+std::string Render(const proto::MoveList& list) {
+  const std::string paused =
+      list.paused() ? "moves are paused: no other begins (sluicectl resume-moves)\n" : "";
+  if (list.moves().empty()) return absl::StrCat("job ", Clean(list.job()), ": no shard is to move\n", paused);
+  Table table({">SHARD", "FROM", "TO", "STATE", "SIZE", "SENT", "LEFT", "RATE", "ETA", "REASON"});
+  for (const proto::MoveStatus& m : list.moves())
+    table.Add({absl::StrCat(m.shard()), m.from(), m.to(), m.state(), Bytes(m.bytes()), Bytes(m.bytes_sent()),
+               Bytes(m.bytes_left()), m.bytes_per_second() == 0 ? "-" : absl::StrCat(Bytes(m.bytes_per_second()), "/s"),
+               m.eta_ms() == 0 ? "-" : Duration(m.eta_ms()), m.reason()});
+  return absl::StrCat("job ", Clean(list.job()), "\n", table.Text(), paused);
+}
+
+std::string Render(const proto::RebalanceAnswer& answer) {
+  Table servers({"SERVER", "OWNS", "WILL OWN"});
+  for (const proto::ServerLoad& load : answer.servers())
+    servers.Add({load.server(), Bytes(load.bytes_before()), Bytes(load.bytes_after())});
+  std::string text = absl::StrCat("job ", Clean(answer.job()), "\n", servers.Text());
+  if (answer.moves().empty()) return absl::StrCat(text, "no move is needed, or none helps\n");
+  Table moves({">SHARD", "FROM", "TO", "SIZE", "REASON"});
+  for (const proto::MoveStatus& m : answer.moves())
+    moves.Add({absl::StrCat(m.shard()), m.from(), m.to(), Bytes(m.bytes()), m.reason()});
+  return absl::StrCat(text, "\n", moves.Text(),
+                      answer.dry_run() ? "nothing was moved (--dry-run)\n" : "`sluicectl moves` shows how far they are\n");
+}
+
+std::string Render(const proto::DrainStatus& drain) {
+  return absl::StrCat("server ", Clean(drain.server()), drain.draining() ? " is being drained: " : " ", Clean(drain.text()),
+                      drain.bytes() == 0 ? "" : absl::StrCat(" (", Bytes(drain.bytes()), ")"), "\n");
+}
+
 std::string Render(const proto::JobStatus& job) {
   return absl::StrCat("job ", job.job(), " \"", Clean(job.name()), "\" has ", StateText(job.state()), ": ",
                       Clean(job.why()), "\n",

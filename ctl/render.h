@@ -15,6 +15,9 @@ std::string Render(const proto::WorkerList& workers);
 std::string Render(const proto::TableList& tables);
 std::string Render(const proto::Plan& plan);
 std::string Render(const proto::EffectiveConfig& config);
+std::string Render(const proto::MoveList& moves);
+std::string Render(const proto::RebalanceAnswer& answer);
+std::string Render(const proto::DrainStatus& drain);
 std::string Render(const proto::JobStatus& job);   // of a job that was aborted
 std::string Render(const proto::EventList& events);
 std::string Render(const proto::Event& event);   // one line

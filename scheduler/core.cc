@@ -21,6 +21,7 @@ proto::NodeConfig WithDefaults(proto::NodeConfig config) {
   if (config.lease_ms() == 0) config.set_lease_ms(kDefaultLeaseMs);
   if (config.heartbeat_ms() == 0) config.set_heartbeat_ms(kDefaultHeartbeatMs);
   if (config.servers() == 0) config.set_servers(1);
+  if (config.moves_at_once() == 0) config.set_moves_at_once(kMovesAtOnce);
   return config;
 }
 
@@ -142,6 +143,7 @@ void CoreImpl::OnTick() {
   Settle();
   for (auto& [number, job] : jobs_)
     if (job.plan_unsent && now - job.plan_sent >= kFormingPlanEvery) SendPlanToAll(job);
+  NoteDrained();
   if (events_.unwritten()) (void)Commit({});  // noted inside; the next tick tries again
 }
 

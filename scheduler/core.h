@@ -55,6 +55,16 @@ class SchedulerCore {
   // could not be written: nothing has changed then.
   virtual absl::StatusOr<proto::JobStatus> AbortJob(const std::string& job, const std::string& reason) = 0;
 
+  // Moving shards (docs/admin.md). UNAVAILABLE: not written, nothing has changed.
+  virtual absl::StatusOr<proto::MoveList> MoveShard(const std::string& job, uint32_t shard,
+                                                    const std::string& server) = 0;
+  virtual absl::StatusOr<proto::RebalanceAnswer> Rebalance(const std::string& job, bool dry_run) = 0;
+  virtual absl::StatusOr<proto::MoveList> SetMovesPaused(const std::string& job, bool paused) = 0;
+  virtual absl::StatusOr<proto::MoveList> CancelMoves(const std::string& job) = 0;
+  virtual absl::StatusOr<proto::MoveList> ListMoves(const std::string& job) const = 0;
+  virtual absl::StatusOr<proto::DrainStatus> SetDraining(const std::string& server, bool draining) = 0;
+  virtual absl::StatusOr<proto::DrainStatus> GetDrain(const std::string& server) const = 0;
+
   virtual proto::Cluster GetCluster() const = 0;
   virtual absl::StatusOr<proto::ShardList> ListShards(const std::string& job) const = 0;
   virtual absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) const = 0;

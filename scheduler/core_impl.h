@@ -4,6 +4,7 @@
 //   members.cc    heartbeats, leases, streams that end
 //   jobs.cc       a job's life: formed, running, ended; losses of workers under each rule
 //   servers.cc    the servers of a running job: lost, restarted, joined; the copies of its shards
+//   move_requests.cc  what operators ask for: moves, drains, rebalancing
 //   rescale.cc    collecting the partitions' states, "rank out from round R(p)"
 //   requests.cc   RegisterTensors, BarrierEnter, Leave
 //   tables.cc     statistics of tables: what servers say with heartbeats, and their sums
@@ -33,6 +34,7 @@
 #include "absl/status/statusor.h"
 #include "scheduler/core.h"
 #include "scheduler/event_log.h"
+#include "scheduler/moves.h"
 #include "scheduler/records.h"
 #include "scheduler/replicas.h"
 
@@ -67,6 +69,7 @@ struct ServerState {
   proto::ServerRecord record;
   Live live;
   std::map<uint32_t, uint64_t> acked;   // by job: the newest plan it acts on
+  bool drain_noted = false;             // that it holds nothing any more
 };
 
 struct PendingTensors {
@@ -82,6 +85,8 @@ struct CopyProgress {
   uint64_t since = 0;                   // BackupInfo.since
   uint64_t sent = 0;
   uint64_t left = 0;
+  TimeNs at = 0;                        // when it said so
+  double rate = 0;                      // bytes a second, smoothed
 };
 
 struct BarrierWait {
@@ -147,6 +152,14 @@ class CoreImpl final : public SchedulerCore {
   void OnTick() override;
 
   absl::StatusOr<proto::JobStatus> AbortJob(const std::string& job, const std::string& reason) override;
+  absl::StatusOr<proto::MoveList> MoveShard(const std::string& job, uint32_t shard,
+                                            const std::string& server) override;
+  absl::StatusOr<proto::RebalanceAnswer> Rebalance(const std::string& job, bool dry_run) override;
+  absl::StatusOr<proto::MoveList> SetMovesPaused(const std::string& job, bool paused) override;
+  absl::StatusOr<proto::MoveList> CancelMoves(const std::string& job) override;
+  absl::StatusOr<proto::MoveList> ListMoves(const std::string& job) const override;
+  absl::StatusOr<proto::DrainStatus> SetDraining(const std::string& server, bool draining) override;
+  absl::StatusOr<proto::DrainStatus> GetDrain(const std::string& server) const override;
   proto::Cluster GetCluster() const override;
   absl::StatusOr<proto::ShardList> ListShards(const std::string& job) const override;
   absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) const override;
@@ -226,9 +239,22 @@ class CoreImpl final : public SchedulerCore {
   absl::Status UpdateServers(JobState& job, const LostServers& lost);
   std::vector<std::string> JoinServers(proto::Plan* plan) const;
   void TakeReplicas(const std::string& server, const proto::Heartbeat& heartbeat);
+  void TakeProgress(const proto::ReplicaState& state, CopyProgress* progress) const;
+  void NoteMoved(const JobState& job, const Tended& tended);
   std::string ProtectionText(const JobState& job) const;
   void KeepProtection(const JobState& job, proto::JobRecord* next) const;
   void NoteProtection(const proto::JobRecord& before, const proto::JobRecord& now);
+
+  // move_requests.cc
+  absl::StatusOr<JobState*> RunningJob(const std::string& name);
+  absl::Status UnknownServer(const std::string& id) const;
+  absl::Status BeginAtOnce(JobState& job, proto::JobRecord next);   // commits it, with the moves that can begin
+  absl::StatusOr<proto::MoveList> AfterRequest(JobState& job);
+  proto::DrainStatus DrainOf(const std::string& id) const;
+  void NoteDrained();
+  std::map<uint32_t, uint64_t> TableBytes(const JobState& job) const;
+  proto::MoveStatus MoveStatusOf(const JobState& job, const proto::MoveRecord& move) const;
+  proto::MoveList MovesOf(const JobState& job) const;
 
   // rescale.cc
   absl::Status BeginLeaving(JobState& job, uint32_t rank, const std::string& why);

@@ -46,7 +46,7 @@ JobState* CoreImpl::NewestJob(const std::string& name) {
 
 size_t CoreImpl::ReadyServers() const {
   return std::count_if(servers_.begin(), servers_.end(),
-                       [](const auto& entry) { return entry.second.live.session != 0; });
+                       [](const auto& entry) { return entry.second.live.session != 0 && !entry.second.record.draining(); });
 }
 
 // plan.why while a job has not ended. Without times: those would make a new plan every moment (views.cc adds them).
@@ -103,7 +103,7 @@ void CoreImpl::SettleForming(JobState& job) {
   proto::Plan* plan = next.mutable_plan();
   plan->set_state(proto::JOB_RUNNING);
   for (const auto& [id, server] : servers_) {
-    if (server.live.session == 0) continue;
+    if (server.live.session == 0 || server.record.draining()) continue;
     proto::ServerInfo* info = plan->add_servers();
     info->set_server(static_cast<uint32_t>(plan->servers_size() - 1));
     info->set_id(id);
@@ -148,6 +148,7 @@ absl::Status CoreImpl::EndJob(JobState& job, proto::JobState state, const std::s
   next.mutable_plan()->set_state(state);
   next.mutable_plan()->set_why(why);
   next.clear_leaving_ranks();
+  next.clear_moves();
   next.set_round(StatusOf(job).round());   // heartbeats do not outlive a restart
   if (absl::Status status = CommitJob(job, std::move(next)); !status.ok()) return status;
   job.counts_as_ended = true;

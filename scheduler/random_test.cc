@@ -31,6 +31,17 @@ class RandomTest : public CoreHarness {
               incarnation = worker.incarnation();
             }
           }
+          std::vector<std::pair<uint32_t, uint32_t>>& owners = owners_[plan.uid()];   // server, term
+          for (int i = 0; i < plan.shards_size() && fresh && plan.state() == proto::JOB_RUNNING; ++i) {
+            const proto::ShardInfo& shard = plan.shards(i);
+            ASSERT_TRUE(plan.servers(static_cast<int>(shard.server())).alive()) << "a shard without an owner";
+            if (owners.size() <= static_cast<size_t>(i)) owners.emplace_back(shard.server(), shard.term());
+            auto& [server, term] = owners[static_cast<size_t>(i)];
+            ASSERT_GE(shard.term(), term);
+            ASSERT_TRUE(shard.server() == server || shard.term() > term) << "two owners of one term";
+            promotions_ += shard.server() != server;
+            server = shard.server(), term = shard.term();
+          }
           for (const auto& tensor : plan.tensors())
             for (uint32_t shard : tensor.partition_shard()) ASSERT_LT(static_cast<int>(shard), plan.shards_size());
         }
@@ -48,7 +59,7 @@ class RandomTest : public CoreHarness {
     for (const auto& [session, peer] : peers_)
       if (peer.open) open.push_back(session);
     const auto any = [&] { return open.empty() ? SessionId{0} : open[random.Below(open.size())]; };
-    switch (random.Below(14)) {
+    switch (random.Below(17)) {
       case 0: {
         regs_[next_session_] =
             ServerReg("s" + std::to_string(random.Below(3)), 1 + random.Below(3), 1 + random.Below(2));
@@ -60,6 +71,7 @@ class RandomTest : public CoreHarness {
         job_.set_name(random.Chance(0.8) ? "a" : "b");
         job_.set_on_worker_loss(static_cast<proto::OnWorkerLoss>(loss_));
         job_.set_partition_bytes(64);
+        job_.set_replicas(replicas_);
         regs_[next_session_] = WorkerReg("w" + std::to_string(random.Below(4)), static_cast<int>(random.Below(4)) - 1,
                                          1 + random.Below(100));
         Connect(regs_[next_session_]);
@@ -117,6 +129,42 @@ class RandomTest : public CoreHarness {
       case 12:
         Run(random.Chance(0.1) ? 6 * kSecond : 200 * kMillisecond, open);
         break;
+      case 14: {   // an owner speaks of copies, rightly or not
+        const SessionId s = any();
+        if (s == 0 || peers_[s].plan() == nullptr) break;
+        const proto::Plan plan = *peers_[s].plan();
+        proto::MemberMessage message;
+        for (const auto& shard : plan.shards())
+          for (const auto& copy : shard.backups()) {
+            proto::ReplicaState* state = message.mutable_heartbeat()->add_replicas();
+            state->set_job(plan.job());
+            state->set_job_uid(plan.uid());
+            state->set_shard(random.Chance(0.05) ? static_cast<uint32_t>(random()) : shard.shard());
+            state->set_term(shard.term());
+            state->set_server(random.Chance(0.05) ? random.Below(9) : copy.server());
+            state->set_since(copy.since());
+            state->set_in_sync(random.Chance(0.7));
+            state->set_bytes_left(random());
+          }
+        core_->OnMessage(s, message);
+        break;
+      }
+      case 15:
+      case 16: {   // an operator asks
+        const std::string job = random.Chance(0.8) ? "a" : "b", server = "s" + std::to_string(random.Below(4));
+        switch (random.Below(8)) {
+          case 0: (void)core_->MoveShard(job, random.Below(40), server); break;
+          case 1: (void)core_->Rebalance(job, random.Chance(0.3)); break;
+          case 2: (void)core_->SetMovesPaused(job, random.Chance(0.3)); break;
+          case 3: (void)core_->CancelMoves(job); break;
+          case 4: (void)core_->SetDraining(server, true); break;
+          case 5: (void)core_->SetDraining(server, false); break;
+          case 6: (void)core_->ListMoves(job); break;
+          case 7: (void)core_->GetDrain(server); break;
+        }
+        (void)core_->GetCluster();
+        break;
+      }
       case 13:
         if (random.Chance(0.2)) store_.set_failure(absl::ResourceExhaustedError("full"));
         else store_.set_failure(absl::OkStatus());
@@ -130,6 +178,9 @@ class RandomTest : public CoreHarness {
   }
 
   int loss_ = 0;
+  uint32_t replicas_ = 0;
+  uint64_t promotions_ = 0;
+  std::map<uint64_t, std::vector<std::pair<uint32_t, uint32_t>>> owners_;   // by uid of the job, shard
   std::map<SessionId, proto::Register> regs_;
   std::map<SessionId, size_t> seen_;
   std::map<SessionId, std::pair<uint32_t, uint32_t>> rank_;
@@ -146,6 +197,8 @@ TEST_F(RandomTest, KeepsItsPromises) {
     store_.records().clear();
     store_.set_failure(absl::OkStatus());
     peers_.clear(), regs_.clear(), seen_.clear(), rank_.clear(), version_.clear(), plans_.clear(), incarnation_.clear();
+    owners_.clear();
+    replicas_ = static_cast<uint32_t>(seed / 3 % 3);
     loss_ = static_cast<int>(seed % 3);
     StartCore();
     for (int step = 0; step < 300; ++step) {
@@ -158,6 +211,7 @@ TEST_F(RandomTest, KeepsItsPromises) {
   // Not all of it was refused at the door.
   EXPECT_GT(running, 30u);
   EXPECT_GT(finished, 3u);
+  EXPECT_GT(promotions_, 100u);
 }
 
 }  // namespace

@@ -138,6 +138,7 @@ absl::Status CoreImpl::AdmitServer(SessionId session, const proto::Register& reg
     next.set_member(meta_.members());
     next.set_id(reg.id());
   }
+  if (!same_life) next.set_draining(false);
   next.set_incarnation(incarnation);
   next.set_peer(sessions_.at(session).peer);
   next.set_control(reg.control());
@@ -158,6 +159,7 @@ absl::Status CoreImpl::AdmitServer(SessionId session, const proto::Register& reg
   server.record = std::move(next);
   server.live = {.session = session, .heard = clock_->Now(), .unseen = false, .restored = false, .heartbeat = {}};
   if (!same_life) server.acked.clear();
+  server.drain_noted = false;
   SessionState& state = sessions_.at(session);
   state.role = proto::ROLE_SERVER;
   state.server = reg.id();

@@ -62,6 +62,7 @@ CopyRules CoreImpl::RulesFor(const proto::JobRecord& record) const {
     auto it = servers_.find(info.id());
     if (it == servers_.end() || it->second.live.session == 0 || it->second.record.incarnation() != info.incarnation())
       rules.avoid.insert(info.server());
+    if (it != servers_.end() && it->second.record.draining() && info.alive()) rules.draining.insert(info.server());
   }
   return rules;
 }
@@ -104,7 +105,10 @@ void CoreImpl::SettleServers(JobState& job) {
     auto it = alive.find(entry.first);
     return it == alive.end() ? job.plan().servers_size() < static_cast<int>(kMaxServers) : !it->second;
   });
-  if (lost.empty() && !joins && !NeedsTending(RulesFor(job.record), job.plan())) return;
+  const CopyRules rules = RulesFor(job.record);
+  if (lost.empty() && !joins && !NeedsTending(rules, job.plan()) &&
+      !PlanMoves(job.record, rules, config_.moves_at_once()).Any())
+    return;
   (void)UpdateServers(job, lost);   // if it was not written the next tick comes here again
 }
 
@@ -145,11 +149,14 @@ absl::Status CoreImpl::UpdateServers(JobState& job, const LostServers& lost) {
     }
   }
   const std::vector<std::string> joined = JoinServers(plan);
-  const Tended tended = Tend(RulesFor(next), /*in_sync=*/false, plan);
+  const CopyRules rules = RulesFor(next);
+  ApplyMoves(PlanMoves(next, rules, config_.moves_at_once()), rules, &next);
+  const Tended tended = Tend(rules, /*in_sync=*/false, plan);
   if (next.unprotected_unix_ms() == 0 && !lost.empty())
     next.set_unprotected_why(
         absl::StrCat("server ", plan->servers(static_cast<int>(lost.begin()->first)).id(), " was lost"));
   if (absl::Status status = CommitJob(job, std::move(next)); !status.ok()) return status;
+  NoteMoved(job, tended);
   for (const auto& [index, text] : lost)
     Note("server_lost", job.name(), absl::StrCat(text, "; ", ReplacedText(job.plan(), loss, tended)));
   for (const std::string& id : joined) {
@@ -161,6 +168,27 @@ absl::Status CoreImpl::UpdateServers(JobState& job, const LostServers& lost) {
                       HeldBy(job.plan(), info->server()).copies, " copies"));
   }
   return absl::OkStatus();
+}
+
+void CoreImpl::NoteMoved(const JobState& job, const Tended& tended) {
+  for (const uint32_t shard : tended.moved)
+    Note("shard_moved", job.name(),
+         absl::StrCat("shard ", shard, " is owned by ",
+                      job.plan().servers(static_cast<int>(job.plan().shards(static_cast<int>(shard)).server())).id(),
+                      " now"));
+}
+
+void CoreImpl::TakeProgress(const proto::ReplicaState& state, CopyProgress* progress) const {
+  const TimeNs now = clock_->Now();
+  if (progress->since != state.since()) *progress = {.since = state.since(), .sent = 0, .left = 0, .at = 0, .rate = 0};
+  if (progress->at != 0 && now > progress->at && state.bytes_sent() >= progress->sent) {
+    const double rate = static_cast<double>(state.bytes_sent() - progress->sent) * kSecond /
+                        static_cast<double>(now - progress->at);
+    progress->rate = progress->rate == 0 ? rate : 0.7 * progress->rate + 0.3 * rate;
+  }
+  progress->sent = state.bytes_sent();
+  progress->left = state.bytes_left();
+  progress->at = now;
 }
 
 void CoreImpl::TakeReplicas(const std::string& server, const proto::Heartbeat& heartbeat) {
@@ -180,8 +208,7 @@ void CoreImpl::TakeReplicas(const std::string& server, const proto::Heartbeat& h
     const proto::BackupInfo* copy = FindCopy(shard, state.server());
     if (copy == nullptr || copy->since() != state.since() || copy->in_sync()) continue;
     if (!state.in_sync()) {
-      job.progress[{state.shard(), state.server()}] = {
-          .since = state.since(), .sent = state.bytes_sent(), .left = state.bytes_left()};
+      TakeProgress(state, &job.progress[{state.shard(), state.server()}]);
       continue;
     }
     proto::JobRecord& next = changed.try_emplace(state.job(), job.record).first->second;
@@ -193,11 +220,7 @@ void CoreImpl::TakeReplicas(const std::string& server, const proto::Heartbeat& h
     JobState& job = jobs_.at(number);
     const Tended tended = Tend(RulesFor(next), /*in_sync=*/false, next.mutable_plan());
     if (!CommitJob(job, std::move(next)).ok()) continue;   // the owner says it again
-    for (const uint32_t shard : tended.moved)
-      Note("shard_moved", job.name(),
-           absl::StrCat("shard ", shard, " is owned by ",
-                        job.plan().servers(static_cast<int>(job.plan().shards(static_cast<int>(shard)).server())).id(),
-                        " now"));
+    NoteMoved(job, tended);
     std::erase_if(job.progress, [&](const auto& entry) {
       const proto::BackupInfo* copy =
           FindCopy(job.plan().shards(static_cast<int>(entry.first.first)), entry.first.second);

@@ -282,6 +282,51 @@ class AdminService final : public proto::Admin::CallbackService {
     return Answer(context, host_, response,
                   [r = *request](SchedulerCore& core) { return core.AbortJob(r.job(), r.reason()); });
   }
+  grpc::ServerUnaryReactor* MoveShard(grpc::CallbackServerContext* context, const proto::MoveShardRequest* request,
+                                      proto::MoveList* response) override {
+    return Answer(context, host_, response,
+                  [r = *request](SchedulerCore& core) { return core.MoveShard(r.job(), r.shard(), r.server()); });
+  }
+  grpc::ServerUnaryReactor* Rebalance(grpc::CallbackServerContext* context, const proto::RebalanceRequest* request,
+                                      proto::RebalanceAnswer* response) override {
+    return Answer(context, host_, response,
+                  [r = *request](SchedulerCore& core) { return core.Rebalance(r.job(), r.dry_run()); });
+  }
+  grpc::ServerUnaryReactor* ListMoves(grpc::CallbackServerContext* context, const proto::JobRequest* request,
+                                      proto::MoveList* response) override {
+    return Answer(context, host_, response,
+                  [job = request->job()](SchedulerCore& core) { return core.ListMoves(job); });
+  }
+  grpc::ServerUnaryReactor* PauseMoves(grpc::CallbackServerContext* context, const proto::JobRequest* request,
+                                       proto::MoveList* response) override {
+    return Answer(context, host_, response,
+                  [job = request->job()](SchedulerCore& core) { return core.SetMovesPaused(job, true); });
+  }
+  grpc::ServerUnaryReactor* ResumeMoves(grpc::CallbackServerContext* context, const proto::JobRequest* request,
+                                        proto::MoveList* response) override {
+    return Answer(context, host_, response,
+                  [job = request->job()](SchedulerCore& core) { return core.SetMovesPaused(job, false); });
+  }
+  grpc::ServerUnaryReactor* CancelMoves(grpc::CallbackServerContext* context, const proto::JobRequest* request,
+                                        proto::MoveList* response) override {
+    return Answer(context, host_, response,
+                  [job = request->job()](SchedulerCore& core) { return core.CancelMoves(job); });
+  }
+  grpc::ServerUnaryReactor* Drain(grpc::CallbackServerContext* context, const proto::ServerRequest* request,
+                                  proto::DrainStatus* response) override {
+    return Answer(context, host_, response,
+                  [server = request->server()](SchedulerCore& core) { return core.SetDraining(server, true); });
+  }
+  grpc::ServerUnaryReactor* Undrain(grpc::CallbackServerContext* context, const proto::ServerRequest* request,
+                                    proto::DrainStatus* response) override {
+    return Answer(context, host_, response,
+                  [server = request->server()](SchedulerCore& core) { return core.SetDraining(server, false); });
+  }
+  grpc::ServerUnaryReactor* GetDrain(grpc::CallbackServerContext* context, const proto::ServerRequest* request,
+                                     proto::DrainStatus* response) override {
+    return Answer(context, host_, response,
+                  [server = request->server()](SchedulerCore& core) { return core.GetDrain(server); });
+  }
   grpc::ServerWriteReactor<proto::Event>* WatchEvents(grpc::CallbackServerContext*,
                                                       const proto::EventsRequest* request) override {
     auto stream = std::make_shared<EventStream>(host_, request->after());

@@ -108,6 +108,7 @@ proto::Cluster CoreImpl::GetCluster() const {
     status->set_alive(server.live.session != 0);
     status->set_since_heartbeat_ms((now - server.live.heard) / kMillisecond);
     status->set_unheard(server.live.restored);
+    status->set_draining(server.record.draining());
     status->set_rank(-1);
     status->set_round(server.live.heartbeat.round());
     status->set_wire_bytes_in(server.live.heartbeat.wire_bytes_in());

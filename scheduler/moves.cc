@@ -1,0 +1,219 @@
+#include "scheduler/moves.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace sluice::scheduler {
+namespace {
+
+const proto::ShardInfo& Shard(const proto::Plan& plan, uint32_t shard) {
+  return plan.shards(static_cast<int>(shard));
+}
+
+bool Alive(const proto::Plan& plan, uint32_t server) {
+  return static_cast<int>(server) < plan.servers_size() && plan.servers(static_cast<int>(server)).alive();
+}
+
+// Servers that may become owners.
+std::vector<uint32_t> Takers(const proto::Plan& plan, const CopyRules& rules) {
+  std::vector<uint32_t> takers;
+  for (const proto::ServerInfo& info : plan.servers())
+    if (info.alive() && info.lanes_size() > 0 && rules.avoid.count(info.server()) == 0 &&
+        rules.draining.count(info.server()) == 0)
+      takers.push_back(info.server());
+  return takers;
+}
+
+bool Over(const proto::Plan& plan, const CopyRules& rules, const proto::MoveRecord& move) {
+  if (static_cast<int>(move.shard()) >= plan.shards_size()) return true;
+  return Shard(plan, move.shard()).server() != move.from() || !Alive(plan, move.to()) ||
+         rules.draining.count(move.to()) > 0;
+}
+
+uint32_t LightestLane(const proto::Plan& plan, uint32_t server) {
+  std::vector<uint64_t> lanes(static_cast<size_t>(std::max(1, plan.servers(static_cast<int>(server)).lanes_size())));
+  for (const proto::ShardInfo& shard : plan.shards()) {
+    if (shard.server() == server && shard.lane() < lanes.size()) lanes[shard.lane()] += ShardWeight(shard);
+    const proto::BackupInfo* copy = FindCopy(shard, server);
+    if (copy != nullptr && copy->lane() < lanes.size()) lanes[copy->lane()] += ShardWeight(shard);
+  }
+  return static_cast<uint32_t>(std::min_element(lanes.begin(), lanes.end()) - lanes.begin());
+}
+
+std::string Size(uint64_t bytes) {
+  return bytes < (1 << 20) ? absl::StrFormat("%.1f KiB", static_cast<double>(bytes) / (1 << 10))
+                           : absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+}  // namespace
+
+const proto::MoveRecord* FindMove(const proto::JobRecord& record, uint32_t shard) {
+  for (const proto::MoveRecord& move : record.moves())
+    if (move.shard() == shard) return &move;
+  return nullptr;
+}
+
+MoveChanges PlanMoves(const proto::JobRecord& record, const CopyRules& rules, uint32_t at_once) {
+  MoveChanges changes;
+  if (record.moves().empty() && rules.draining.empty()) return changes;
+  const proto::Plan& plan = record.plan();
+  std::vector<bool> has(static_cast<size_t>(plan.shards_size()));
+  std::vector<const proto::MoveRecord*> queued;
+  std::map<uint32_t, uint32_t> busy;
+  for (int i = 0; i < record.moves_size(); ++i) {
+    const proto::MoveRecord& move = record.moves(i);
+    if (Over(plan, rules, move)) {
+      changes.over.push_back(i);
+      if (static_cast<int>(move.shard()) < plan.shards_size() && Shard(plan, move.shard()).moving())
+        changes.off.push_back(move.shard());
+      continue;
+    }
+    has[move.shard()] = true;
+    if (Shard(plan, move.shard()).moving()) ++busy[move.from()], ++busy[move.to()];
+    else queued.push_back(&move);
+  }
+  const std::vector<uint32_t> takers = Takers(plan, rules);
+  if (!rules.draining.empty() && !takers.empty()) {
+    std::map<uint32_t, uint64_t> owned;
+    for (const proto::ShardInfo& shard : plan.shards()) owned[shard.server()] += ShardWeight(shard);
+    for (const proto::MoveRecord& move : record.moves())
+      if (!Over(plan, rules, move)) owned[move.to()] += ShardWeight(Shard(plan, move.shard()));
+    for (const proto::ShardInfo& shard : plan.shards()) {
+      if (rules.draining.count(shard.server()) == 0 || has[shard.shard()]) continue;
+      const uint32_t to = *std::min_element(takers.begin(), takers.end(),
+                                            [&](uint32_t a, uint32_t b) { return owned[a] < owned[b]; });
+      owned[to] += ShardWeight(shard);
+      proto::MoveRecord& move = changes.added.emplace_back();
+      move.set_shard(shard.shard());
+      move.set_from(shard.server());
+      move.set_to(to);
+      move.set_reason(absl::StrCat(plan.servers(static_cast<int>(shard.server())).id(), " is being drained"));
+    }
+    for (const proto::MoveRecord& move : changes.added) queued.push_back(&move);
+    if (rules.draining.count(plan.coordinator_server()) > 0) changes.coordinator = takers.front();
+  }
+  for (const proto::MoveRecord* move : queued) {
+    if (record.moves_paused()) break;
+    if (rules.avoid.count(move->to()) > 0 || busy[move->from()] >= at_once || busy[move->to()] >= at_once) continue;
+    ++busy[move->from()], ++busy[move->to()];
+    changes.begun.push_back(*move);
+  }
+  return changes;
+}
+
+void ApplyMoves(const MoveChanges& changes, const CopyRules& rules, proto::JobRecord* record) {
+  proto::Plan* plan = record->mutable_plan();
+  for (auto it = changes.over.rbegin(); it != changes.over.rend(); ++it)
+    record->mutable_moves()->DeleteSubrange(*it, 1);
+  for (const uint32_t shard : changes.off) {
+    plan->mutable_shards(static_cast<int>(shard))->set_moving(false);
+    plan->mutable_shards(static_cast<int>(shard))->set_move_to(0);
+  }
+  for (const proto::MoveRecord& move : changes.added) *record->add_moves() = move;
+  for (const proto::MoveRecord& move : changes.begun) {
+    proto::ShardInfo* shard = plan->mutable_shards(static_cast<int>(move.shard()));
+    shard->set_moving(true);
+    shard->set_move_to(move.to());
+    if (FindCopy(*shard, move.to()) != nullptr) continue;
+    const uint32_t lane = LightestLane(*plan, move.to());
+    proto::BackupInfo* copy = shard->add_backups();
+    copy->set_server(move.to());
+    copy->set_lane(lane);
+    copy->set_since(rules.since);
+  }
+  if (changes.coordinator) plan->set_coordinator_server(*changes.coordinator);
+}
+
+uint32_t CancelMoves(const CopyRules& rules, proto::JobRecord* record) {
+  uint32_t cancelled = 0;
+  for (int i = record->moves_size() - 1; i >= 0; --i) {
+    const proto::MoveRecord& move = record->moves(i);
+    if (rules.draining.count(move.from()) > 0) continue;
+    if (static_cast<int>(move.shard()) < record->plan().shards_size()) {
+      proto::ShardInfo* shard = record->mutable_plan()->mutable_shards(static_cast<int>(move.shard()));
+      shard->set_moving(false);
+      shard->set_move_to(0);
+    }
+    record->mutable_moves()->DeleteSubrange(i, 1);
+    ++cancelled;
+  }
+  return cancelled;
+}
+
+Balance PlanRebalance(const proto::JobRecord& record, const CopyRules& rules,
+                      const std::map<uint32_t, uint64_t>& extra) {
+  Balance balance;
+  const proto::Plan& plan = record.plan();
+  const std::vector<uint32_t> takers = Takers(plan, rules);
+  if (takers.empty()) return balance;
+  struct Piece {
+    uint32_t shard = 0;
+    uint64_t bytes = 0;
+  };
+  std::map<uint32_t, std::vector<Piece>> pieces;   // by owner, what may move
+  std::map<uint32_t, uint64_t> owned;
+  for (const uint32_t server : takers) owned[server] = balance.before[server] = 0;
+  uint64_t known = 0;   // if nothing has a size yet, shards count
+  for (const proto::ShardInfo& shard : plan.shards()) {
+    auto more = extra.find(shard.shard());
+    known += shard.bytes() + (more == extra.end() ? 0 : more->second);
+  }
+  for (const proto::ShardInfo& shard : plan.shards()) {
+    auto more = extra.find(shard.shard());
+    const uint64_t bytes = shard.bytes() + (more == extra.end() ? 0 : more->second);
+    const uint64_t weight = known == 0 ? 1 : bytes;
+    const proto::MoveRecord* move = FindMove(record, shard.shard());
+    const uint32_t owner = move != nullptr ? move->to() : shard.server();
+    auto of = owned.find(owner);
+    if (of == owned.end()) continue;   // a server without a stream, or one that is drained
+    of->second += weight;
+    balance.before[owner] += bytes;
+    if (move == nullptr && weight > 0) pieces[owner].push_back({shard.shard(), weight});
+  }
+  balance.after = balance.before;
+  uint64_t total = 0;
+  for (const auto& [server, bytes] : owned) total += bytes;
+  const double mean = static_cast<double>(total) / static_cast<double>(owned.size());
+  for (;;) {
+    const auto less = [](const auto& a, const auto& b) { return a.second < b.second; };
+    const auto largest = std::max_element(owned.begin(), owned.end(), less);
+    const auto smallest = std::min_element(owned.begin(), owned.end(), less);
+    if (static_cast<double>(largest->second) <= kBalanced * mean) break;
+    const double goal = std::min(static_cast<double>(largest->second) - mean, mean - static_cast<double>(smallest->second));
+    const uint64_t gap = largest->second - smallest->second;
+    std::vector<Piece>& from = pieces[largest->first];
+    auto best = from.end();
+    for (auto it = from.begin(); it != from.end(); ++it) {
+      if (it->bytes >= gap) continue;   // would only swap the roles
+      if (best == from.end()) {
+        best = it;
+        continue;
+      }
+      const bool fits = static_cast<double>(it->bytes) <= goal, best_fits = static_cast<double>(best->bytes) <= goal;
+      if (fits != best_fits ? fits : fits ? it->bytes > best->bytes : it->bytes < best->bytes) best = it;
+    }
+    if (best == from.end()) break;
+    proto::MoveRecord& move = balance.moves.emplace_back();
+    move.set_shard(best->shard);
+    move.set_from(largest->first);
+    move.set_to(smallest->first);
+    const auto name = [&](uint32_t server) { return plan.servers(static_cast<int>(server)).id(); };
+    const auto amount = [&](uint64_t n) { return known == 0 ? absl::StrCat(n, " empty shards") : Size(n); };
+    move.set_reason(absl::StrFormat("%s owns %s, %.0f %% above the mean; %s owns %s", name(largest->first),
+                                    amount(largest->second), 100 * (static_cast<double>(largest->second) / mean - 1),
+                                    name(smallest->first), amount(smallest->second)));
+    if (known != 0) {
+      balance.after[largest->first] -= best->bytes;
+      balance.after[smallest->first] += best->bytes;
+    }
+    largest->second -= best->bytes;
+    smallest->second += best->bytes;
+    from.erase(best);
+  }
+  return balance;
+}
+
+}  // namespace sluice::scheduler
