@@ -37,6 +37,7 @@ std::string Heard(const proto::MemberStatus& member) {
 }
 
 std::string Alive(const proto::MemberStatus& member) {
+  if (member.draining() && member.alive()) return "draining";
   return member.finished() && !member.alive() ? "finished" : YesNo(member.alive());
 }
 

@@ -181,6 +181,7 @@ absl::Status CoreImpl::CommitJob(JobState& job, proto::JobRecord next) {
   std::swap(job.record, next);
   if (OwnersDiffer(next.plan(), job.plan())) job.report_request = 0;   // rescale.cc asks those that own now
   NoteProtection(next, job.record);
+  ForgetProgress(job);
   job.plan_unsent = true;
   unsettled_ = true;
   return absl::OkStatus();

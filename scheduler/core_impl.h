@@ -239,6 +239,7 @@ class CoreImpl final : public SchedulerCore {
   absl::Status UpdateServers(JobState& job, const LostServers& lost);
   std::vector<std::string> JoinServers(proto::Plan* plan) const;
   void TakeReplicas(const std::string& server, const proto::Heartbeat& heartbeat);
+  void ForgetProgress(JobState& job) const;
   void TakeProgress(const proto::ReplicaState& state, CopyProgress* progress) const;
   void NoteMoved(const JobState& job, const Tended& tended);
   std::string ProtectionText(const JobState& job) const;

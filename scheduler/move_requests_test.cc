@@ -108,6 +108,9 @@ TEST_F(MoveRequestsTest, ProgressHasBytesRateAndTimeLeft) {
   EXPECT_EQ(move.bytes_left(), 8000u);
   EXPECT_EQ(move.bytes_per_second(), 2000u);
   EXPECT_EQ(move.eta_ms(), 4000u);
+  EXPECT_EQ(core_->GetCluster().jobs(0).copies_bytes_left(), 8000u);
+  ASSERT_TRUE(core_->CancelMoves("j").ok());
+  EXPECT_EQ(core_->GetCluster().jobs(0).copies_bytes_left(), 0u) << "of a copy that is gone";
 }
 
 TEST_F(MoveRequestsTest, RefusalsSayWhatToDo) {

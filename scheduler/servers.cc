@@ -71,7 +71,6 @@ CopyRules CoreImpl::RulesFor(const proto::JobRecord& record) const {
 bool CoreImpl::CanSpare(const std::string& server) const {
   bool in_use = false;
   for (const auto& [number, job] : jobs_) {
-    if (job.plan().state() == proto::JOB_FORMING) return false;
     if (job.plan().state() != proto::JOB_RUNNING) continue;
     const auto& infos = job.plan().servers();
     auto info = std::find_if(infos.begin(), infos.end(), [&](const auto& i) { return i.id() == server && i.alive(); });
@@ -178,6 +177,14 @@ void CoreImpl::NoteMoved(const JobState& job, const Tended& tended) {
                       " now"));
 }
 
+// Of copies that are filled, or that the plan does not name any more.
+void CoreImpl::ForgetProgress(JobState& job) const {
+  std::erase_if(job.progress, [&](const auto& entry) {
+    const proto::BackupInfo* copy = FindCopy(job.plan().shards(static_cast<int>(entry.first.first)), entry.first.second);
+    return copy == nullptr || copy->since() != entry.second.since || copy->in_sync();
+  });
+}
+
 void CoreImpl::TakeProgress(const proto::ReplicaState& state, CopyProgress* progress) const {
   const TimeNs now = clock_->Now();
   if (progress->since != state.since()) *progress = {.since = state.since(), .sent = 0, .left = 0, .at = 0, .rate = 0};
@@ -221,11 +228,6 @@ void CoreImpl::TakeReplicas(const std::string& server, const proto::Heartbeat& h
     const Tended tended = Tend(RulesFor(next), /*in_sync=*/false, next.mutable_plan());
     if (!CommitJob(job, std::move(next)).ok()) continue;   // the owner says it again
     NoteMoved(job, tended);
-    std::erase_if(job.progress, [&](const auto& entry) {
-      const proto::BackupInfo* copy =
-          FindCopy(job.plan().shards(static_cast<int>(entry.first.first)), entry.first.second);
-      return copy == nullptr || copy->since() != entry.second.since || copy->in_sync();
-    });
   }
 }
 

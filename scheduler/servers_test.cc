@@ -137,6 +137,16 @@ TEST_F(ServersTest, AServerThatStandsStillIsLostAfterTheLeaseAndComesBackEmpty) 
   EXPECT_EQ(peers_[s_[2]].plan()->version(), plan.version());
 }
 
+TEST_F(ServersTest, AJobThatFormsDoesNotSlowTheDetectionForAnother) {
+  Start(3, 1);
+  job_.set_name("k");
+  job_.set_workers(2);
+  worker_.push_back(Connect(WorkerReg("v0", 0)));
+  Cut(s_[1]);
+  Run(1200 * kMillisecond, Others(1));
+  EXPECT_FALSE(Plan().servers(1).alive());
+}
+
 TEST_F(ServersTest, ABrokenStreamAloneChangesNothing) {
   Start(2, 1);
   const uint64_t version = Plan().version();
