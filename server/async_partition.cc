@@ -36,10 +36,10 @@ Partition::Admission AsyncPartition::Admit(LinkId link, const FrameHeader& push)
   Seat& seat = seats_[push.rank];
   if (push.round < rank.next) {                                                                      // 2e
     ++job_->counters->duplicates;
-    const bool waits = (rank.owed && push.round + 1 == rank.next) ||
-                       (push.round == seat.round && UnderWay(seat, link, push.reply_slot));
+    const bool coming = waits() || (rank.owed && push.round + 1 == rank.next) ||
+                        (push.round == seat.round && UnderWay(seat, link, push.reply_slot));
     if (!TakeSeat(link, push)) return Admission::kAnswered;
-    if (waits) {
+    if (coming) {
       job_->replier->SendState(link, push, PushState::kReceived);
       return Admission::kAnswered;
     }
@@ -54,7 +54,7 @@ Partition::Admission AsyncPartition::Admit(LinkId link, const FrameHeader& push)
     job_->replier->SendRetry(link, push, RetryReason::kBusy, term());
     return Admission::kAnswered;
   }
-  if (rank.gathered) {                                                                               // 2g
+  if (rank.gathered || rank.held) {                                                                  // 2g
     ++job_->counters->duplicates;
     if (TakeSeat(link, push)) job_->replier->SendState(link, push, PushState::kReceived);
     return Admission::kAnswered;
@@ -89,37 +89,75 @@ absl::Status AsyncPartition::Contribute(LinkId link, const FrameHeader& push, Pa
     }
   }
   TakeSeat(link, push);
-  const bool broadcast = push.has(transport::kFlagAssign) || (nothing && !push.has(transport::kFlagNonfinite));
-  SLUICE_RETURN_IF_ERROR(broadcast ? Gather(push, codec, payload.bytes()) : Apply(push, codec, payload.bytes()));
+  if (waits()) {
+    ranks_[push.rank].held = true;
+    held_.push_back({push, codec, std::move(payload)});
+    return absl::OkStatus();
+  }
+  SLUICE_RETURN_IF_ERROR(Take(push, codec, payload.bytes()));
   ServePulls();
   return absl::OkStatus();
 }
 
+absl::Status AsyncPartition::Take(const FrameHeader& push, const compression::Codec* codec, ConstBytes payload) {
+  const bool nothing = codec == nullptr;
+  const bool broadcast = push.has(transport::kFlagAssign) || (nothing && !push.has(transport::kFlagNonfinite));
+  return broadcast ? Gather(push, codec, payload) : Apply(push, codec, payload);
+}
+
+void AsyncPartition::OnSettled() {
+  if (waits()) return;
+  ReleaseAnswers();
+  ServePulls();
+  CloseBroadcastIfComplete();
+  while (!held_.empty() && !waits()) {
+    const Held held = std::move(held_.front());
+    held_.pop_front();
+    ranks_[held.push.rank].held = false;
+    if (!ranks_[held.push.rank].counted) continue;   // declared out meanwhile
+    if (absl::Status status = Take(held.push, held.codec, held.payload.bytes()); !status.ok()) {
+      // It was validated: memory, ours or a peer's that changed under our eyes.
+      job_->fail(absl::Status(status.code(), absl::StrCat("round ", held.push.round, " of rank ", held.push.rank, " of ",
+                                                          Name(), ": ", status.message())));
+      return;
+    }
+    ServePulls();
+  }
+}
+
 absl::Status AsyncPartition::Apply(const FrameHeader& push, const compression::Codec* codec, ConstBytes payload) {
-  Rank& rank = ranks_[push.rank];
   SLUICE_ASSIGN_OR_RETURN(BlockPtr gradient, job_->scratch->Get(shape_.elements));
   if (codec != nullptr) SLUICE_RETURN_IF_ERROR(codec->Decode(payload, gradient->values()));
   const bool skip = codec == nullptr || compression::FirstNonfinite(gradient->values()) != shape_.elements;
-  const uint32_t rate_bits = semantics().RateBits(rank.step);
+  ++job_->counters->contributions;
+  job_->counters->payload_in += payload.size();
+  if (job_->observer != nullptr) {
+    job_->observer->OnContribution({job_->job, push.rank, push.incarnation, shape_.tensor, shape_.partition, push.round,
+                                    push.codec, push.flags, push.elements, payload});
+  }
+  return ApplyGradient(push.rank, gradient, skip, semantics().RateBits(ranks_[push.rank].step));
+}
+
+absl::Status AsyncPartition::ApplyGradient(uint32_t r, const BlockPtr& gradient, bool skip, uint32_t rate_bits) {
+  Rank& rank = ranks_[r];
   if (!skip) {
     ApplyParams params;
     params.rate = std::bit_cast<float>(rate_bits);
     SLUICE_RETURN_IF_ERROR(values_.Update(gradient, params));
   }
-  ++job_->counters->contributions;
-  ++job_->counters->rounds_applied;
-  job_->counters->rounds_skipped += skip;
-  job_->counters->payload_in += payload.size();
+  if (owner()) {
+    ++job_->counters->rounds_applied;
+    job_->counters->rounds_skipped += skip;
+  }
   if (job_->observer != nullptr) {
-    job_->observer->OnContribution({job_->job, push.rank, push.incarnation, shape_.tensor, shape_.partition, push.round,
-                                    push.codec, push.flags, push.elements, payload});
     RoundRecord record{};
     record.job = job_->job;
     record.tensor = shape_.tensor;
     record.partition = shape_.partition;
     record.term = term();
-    record.round = push.round;
-    record.contributors = {push.rank};
+    record.round = rank.next;
+    record.backup = !owner();
+    record.contributors = {r};
     record.skipped = skip;
     record.rate_bits = rate_bits;
     record.value = std::as_const(*values_.value()).values();
@@ -131,8 +169,16 @@ absl::Status AsyncPartition::Apply(const FrameHeader& push, const compression::C
   rank.flags = skip ? transport::kFlagSkipped : 0;
   rank.contributors = 1;
   rank.owed = true;
-  seats_[push.rank].contributed = push.round + 1;
+  seats_[r].contributed = rank.next;
   job_->counters->max_round = std::max(job_->counters->max_round, rank.next);
+  if (followed()) {
+    proto::RoundHead head;
+    head.set_round(rank.next - 1);
+    head.add_contributors(r);
+    head.set_skipped(skip);
+    head.set_rate_bits(rate_bits);
+    Append(RoundMessage(head, skip ? ConstBytes() : std::as_const(*gradient).bytes()));
+  }
   ReleaseAnswers();
   return absl::OkStatus();
 }
@@ -157,6 +203,7 @@ absl::Status AsyncPartition::Gather(const FrameHeader& push, const compression::
 }
 
 void AsyncPartition::CloseBroadcastIfComplete() {
+  if (waits()) return;
   std::vector<uint32_t> contributors;
   for (uint32_t r = 0; r < ranks_.size(); ++r) {
     if (ranks_[r].gathered) {
@@ -165,12 +212,17 @@ void AsyncPartition::CloseBroadcastIfComplete() {
       return;
     }
   }
-  if (contributors.empty()) return;
+  if (!contributors.empty()) CloseBroadcast(contributors);
+}
+
+void AsyncPartition::CloseBroadcast(const std::vector<uint32_t>& contributors) {
   const bool assigned = assigned_ != nullptr;
   if (assigned) values_.Assign(std::move(assigned_));
   assigned_.reset();
-  ++job_->counters->rounds_applied;
-  job_->counters->rounds_skipped += !assigned;
+  if (owner()) {
+    ++job_->counters->rounds_applied;
+    job_->counters->rounds_skipped += !assigned;
+  }
   if (job_->observer != nullptr) {
     RoundRecord record{};
     record.job = job_->job;
@@ -178,6 +230,7 @@ void AsyncPartition::CloseBroadcastIfComplete() {
     record.partition = shape_.partition;
     record.term = term();
     record.round = ranks_[contributors.front()].next;
+    record.backup = !owner();
     record.contributors = contributors;
     record.skipped = !assigned;
     record.assigned = assigned;
@@ -192,12 +245,23 @@ void AsyncPartition::CloseBroadcastIfComplete() {
     rank.flags = assigned ? 0 : transport::kFlagSkipped;
     rank.contributors = static_cast<uint32_t>(contributors.size());
     rank.owed = true;
+    seats_[r].contributed = rank.next;
     job_->counters->max_round = std::max(job_->counters->max_round, rank.next);
+  }
+  if (followed()) {
+    proto::RoundHead head;
+    head.set_round(ranks_[contributors.front()].next - 1);
+    head.mutable_contributors()->Assign(contributors.begin(), contributors.end());
+    head.set_skipped(!assigned);
+    head.set_assigned(assigned);
+    head.set_broadcast(true);
+    Append(RoundMessage(head, assigned ? std::as_const(*values_.value()).bytes() : ConstBytes()));
   }
   ReleaseAnswers();
 }
 
 void AsyncPartition::ReleaseAnswers() {
+  if (waits() || !owner()) return;
   const uint64_t slowest = Slowest();
   for (uint32_t r = 0; r < ranks_.size(); ++r) {
     Rank& rank = ranks_[r];
@@ -229,6 +293,64 @@ void AsyncPartition::MembershipChanged() {
   CloseBroadcastIfComplete();
   ReleaseAnswers();
   ServePulls();
+}
+
+// --- copies
+
+absl::StatusOr<ReplicaMessage> AsyncPartition::Save() const {
+  proto::ReplicaHead message;
+  proto::DenseHead* head = message.mutable_dense();
+  const SavedValues saved = SaveValues(head);
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    proto::RankHead* rank = head->add_ranks();
+    rank->set_next(ranks_[r].next);
+    rank->set_step(ranks_[r].step);
+    rank->set_flags(ranks_[r].flags);
+    rank->set_contributors(ranks_[r].contributors);
+    rank->set_contributed(std::min(seats_[r].contributed, ranks_[r].next));
+  }
+  return MakeReplicaMessage(message, {saved.value, saved.replica, saved.state}, nullptr);
+}
+
+absl::Status AsyncPartition::Load(const proto::ReplicaHead& message, ConstBytes bulk) {
+  if (!message.has_dense()) return Malformed("is no state of a tensor's partition");
+  const proto::DenseHead& head = message.dense();
+  if (head.ranks_size() > static_cast<int>(ranks_.size())) {
+    return Malformed(absl::StrCat("speaks of ", head.ranks_size(), " ranks; the job has ", ranks_.size()));
+  }
+  SLUICE_RETURN_IF_ERROR(LoadValues(head, &bulk));
+  for (size_t r = 0; r < static_cast<size_t>(head.ranks_size()); ++r) {
+    const proto::RankHead& rank = head.ranks(static_cast<int>(r));
+    ranks_[r].next = rank.next();
+    ranks_[r].step = rank.step();
+    ranks_[r].flags = static_cast<uint16_t>(rank.flags());
+    ranks_[r].contributors = rank.contributors();
+    ranks_[r].owed = rank.next() > 0;   // as if: those that have it do not ask again
+    seats_[r].contributed = rank.contributed();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AsyncPartition::Replay(const proto::ReplicaHead& message, ConstBytes bulk) {
+  if (!message.has_round()) return Malformed("is no round of a tensor's partition");
+  const proto::RoundHead& round = message.round();
+  SLUICE_RETURN_IF_ERROR(CheckRanks(round.contributors()));
+  const bool values = round.broadcast() ? round.assigned() : !round.skipped();
+  if (bulk.size() != (values ? shape_.elements * sizeof(float) : 0) || round.contributors().empty()) {
+    return Malformed(absl::StrCat("has ", bulk.size(), " bytes of values and ", round.contributors_size(), " contributors"));
+  }
+  BlockPtr given;
+  if (values) {
+    SLUICE_ASSIGN_OR_RETURN(given, BlockOf(bulk, round.broadcast() ? job_->values : job_->scratch));
+  }
+  if (round.broadcast()) {
+    assigned_ = std::move(given);
+    CloseBroadcast({round.contributors().begin(), round.contributors().end()});
+    return absl::OkStatus();
+  }
+  Rank& rank = ranks_[round.contributors(0)];
+  rank.next = round.round();   // one that came back has skipped some
+  return ApplyGradient(round.contributors(0), given, round.skipped(), round.rate_bits());
 }
 
 void AsyncPartition::Report(proto::PartitionState* state) const {

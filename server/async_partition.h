@@ -10,6 +10,7 @@
 // on; one that comes back starts at the slowest rank's round, so it holds nobody up.
 #pragma once
 
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,10 @@ class AsyncPartition final : public DensePartition {
   bool Urgent(const FrameHeader& push) const override;
   absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) override;
   void MembershipChanged() override;
+  absl::StatusOr<ReplicaMessage> Save() const override;
+  void OnSettled() override;
+  absl::Status Load(const proto::ReplicaHead& head, ConstBytes bulk) override;
+  absl::Status Replay(const proto::ReplicaHead& head, ConstBytes bulk) override;
   void Report(proto::PartitionState* state) const override;
   std::string WaitingFor() const override;
   uint64_t OldestOpenRound() const override { return Slowest(); }
@@ -42,18 +47,28 @@ class AsyncPartition final : public DensePartition {
     uint32_t contributors = 0;
     bool counted = true;
     bool gathered = false;    // has contributed to the broadcast that gathers
+    bool held = false;        // its contribution waits in held_
     bool owed = false;        // the answer to round next - 1 waits for the slowest rank
   };
 
   bool Counted(uint32_t rank) const;
   uint64_t Slowest() const;   // lowest next round of the counted ranks
+  struct Held {
+    FrameHeader push;
+    const compression::Codec* codec = nullptr;
+    transport::Payload payload;
+  };
+  absl::Status Take(const FrameHeader& push, const compression::Codec* codec, ConstBytes payload);
   absl::Status Apply(const FrameHeader& push, const compression::Codec* codec, ConstBytes payload);
+  absl::Status ApplyGradient(uint32_t rank, const BlockPtr& gradient, bool skip, uint32_t rate_bits);
   absl::Status Gather(const FrameHeader& push, const compression::Codec* codec, ConstBytes payload);
   void CloseBroadcastIfComplete();
+  void CloseBroadcast(const std::vector<uint32_t>& contributors);
   void ReleaseAnswers();
   void Answer(uint32_t rank);
 
   std::vector<Rank> ranks_;
+  std::deque<Held> held_;
   BlockPtr assigned_;         // the root's payload of the broadcast that gathers
   uint32_t root_ = 0;
 };

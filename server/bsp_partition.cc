@@ -1,6 +1,7 @@
 #include "server/bsp_partition.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,7 +46,7 @@ Partition::Admission BspPartition::Admit(LinkId link, const FrameHeader& push) {
     if (TakeSeat(link, push)) job_->replier->SendState(link, push, PushState::kReceived);
     return Admission::kAnswered;
   }
-  if (!Counts(push.rank, open_)) {
+  if (!Counts(push.rank)) {
     job_->replier->SendError(link, push, RankIsOut(push.rank, open_));
     return Admission::kAnswered;
   }
@@ -77,6 +78,10 @@ absl::Status BspPartition::CheckKind(const FrameHeader& push) const {
 void BspPartition::AnswerAgain(LinkId link, const FrameHeader& push) {
   Seat& seat = seats_[push.rank];
   ++job_->counters->duplicates;
+  if (waits()) {
+    if (TakeSeat(link, push)) job_->replier->SendState(link, push, PushState::kReceived);
+    return;
+  }
   if (push.round == seat.round && UnderWay(seat, link, push.reply_slot)) {
     job_->replier->SendState(link, push, PushState::kReceived);
     return;
@@ -144,7 +149,7 @@ void BspPartition::MembershipChanged() {
 }
 
 void BspPartition::CloseIfComplete() {
-  if (state_ != State::kOpen || contributed_ == 0 || LowestMissing(open_) < seats_.size()) return;
+  if (state_ != State::kOpen || contributed_ == 0 || waits() || LowestMissing(open_) < seats_.size()) return;
   contributors_ = reducer_.added();
   if (semantics().order == proto::ORDER_EXACT) std::ranges::sort(contributors_);
   if (kind_ == Kind::kBroadcast) {
@@ -165,7 +170,7 @@ void BspPartition::CloseBroadcast() {
   if (!assigned) last_.flags |= transport::kFlagSkipped;
   Decision decision;
   decision.skip = !assigned;
-  EndRound(decision, assigned);
+  EndRound(decision, assigned, assigned ? std::as_const(*values_.value()).bytes() : ConstBytes());
 }
 
 void BspPartition::CloseGradient() {
@@ -180,25 +185,28 @@ void BspPartition::CloseGradient() {
     Decision decision;
     decision.skip = asked_to_skip_ || !finite;
     decision.rate_bits = semantics().RateBits(step_);
-    ApplyGradient(decision);
+    if (absl::Status status = ApplyGradient(decision); !status.ok()) job_->fail(status);
     return;
   }
   state_ = State::kDeciding;
+  phase_ = kPhaseNorm;
   StepRecord record;
   record.partition = shape_.partition;
   record.flags = (finite ? 0 : kRecordNonfinite) | (asked_to_skip_ ? kRecordSkip : 0);
   if (finite) record.values[0] = SumOfSquares(std::as_const(*sum_).values());
+  told_ = {record, {}, true};
   job_->submit(step_, kPhaseNorm, record);
 }
 
-void BspPartition::OnVerdict(uint32_t phase, const Verdict& verdict) {
-  if (state_ != State::kDeciding) return;
+void BspPartition::OnVerdict(uint64_t step, uint32_t phase, const Verdict& verdict) {
+  if (state_ != State::kDeciding || step != step_ || phase != phase_) return;   // a repeat
   if (phase == kPhaseNorm) {
     decision_ = Decision{verdict.skip, verdict.scale, 1.0, verdict.rate_bits};
     if (decision_.skip || !semantics().layerwise) {
-      ApplyGradient(decision_);
+      if (absl::Status status = ApplyGradient(decision_); !status.ok()) job_->fail(status);
       return;
     }
+    phase_ = kPhaseLayers;
     ApplyParams params;
     params.rate = std::bit_cast<float>(decision_.rate_bits);
     params.scale = decision_.scale;
@@ -207,35 +215,49 @@ void BspPartition::OnVerdict(uint32_t phase, const Verdict& verdict) {
     record.partition = shape_.partition;
     record.values[0] = norms.parameters;
     record.values[1] = norms.update;
+    told_.layers = record;
     job_->submit(step_, kPhaseLayers, record);
     return;
   }
   decision_.trust = verdict.TrustOf(shape_.tensor);
-  ApplyGradient(decision_);
+  if (absl::Status status = ApplyGradient(decision_); !status.ok()) job_->fail(status);
 }
 
-void BspPartition::ApplyGradient(const Decision& decision) {
+void BspPartition::Resubmit() {
+  // In this order: a coordinator decides steps as their records come together.
+  if (told_last_.any) {
+    job_->submit(step_ - 1, kPhaseNorm, told_last_.norm);
+    if (semantics().layerwise) job_->submit(step_ - 1, kPhaseLayers, told_last_.layers);
+  }
+  if (state_ != State::kDeciding) return;
+  job_->submit(step_, kPhaseNorm, told_.norm);
+  if (phase_ == kPhaseLayers) job_->submit(step_, kPhaseLayers, told_.layers);
+}
+
+// scaled: sum_ has the verdict's scale in it already, where it is to have it.
+absl::Status BspPartition::ApplyGradient(const Decision& decision, bool scaled) {
   last_ = Result{};   // lets go of the value before it is written
   if (!decision.skip) {
-    if (absl::Status status = UpdateValue(decision); !status.ok()) {
-      job_->fail(absl::Status(status.code(), absl::StrCat("round ", open_, " of ", Name(), ": ", status.message())));
-      return;
+    if (absl::Status status = UpdateValue(decision, scaled); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("round ", open_, " of ", Name(), ": ", status.message()));
     }
   }
   ++step_;
   BuildResult(decision.skip, sum_);
-  sum_.reset();
-  EndRound(decision, /*assigned=*/false);
+  told_last_ = std::exchange(told_, Told{});
+  const BlockPtr sum = std::move(sum_);
+  EndRound(decision, /*assigned=*/false, decision.skip ? ConstBytes() : std::as_const(*sum).bytes());
+  return absl::OkStatus();
 }
 
-absl::Status BspPartition::UpdateValue(const Decision& decision) {
+absl::Status BspPartition::UpdateValue(const Decision& decision, bool scaled) {
   ApplyParams params;
   params.rate = std::bit_cast<float>(decision.rate_bits);
   params.scale = decision.scale;
   params.trust = decision.trust;
   // An aggregate that is sent is the clipped one. (Scaled here or by the optimizer: the same bits.)
   if (decision.scale != 1.0 && (!semantics().has_optimizer || semantics().reply == proto::REPLY_AGGREGATE)) {
-    Multiply(sum_->values(), static_cast<float>(decision.scale));
+    if (!scaled) Multiply(sum_->values(), static_cast<float>(decision.scale));
     params.scale = 1.0;
   }
   return values_.Update(sum_, params);
@@ -266,10 +288,13 @@ void BspPartition::BuildResult(bool skipped, const BlockPtr& aggregate) {
   last_.payload = std::as_const(*values_.pulled()).bytes();
 }
 
-void BspPartition::EndRound(const Decision& decision, bool assigned) {
+// given: what the optimizer or the broadcast was given, for copies.
+void BspPartition::EndRound(const Decision& decision, bool assigned, ConstBytes given) {
   last_.contributors = static_cast<uint32_t>(contributors_.size());
-  ++job_->counters->rounds_applied;
-  if (decision.skip) ++job_->counters->rounds_skipped;
+  if (owner()) {
+    ++job_->counters->rounds_applied;
+    if (decision.skip) ++job_->counters->rounds_skipped;
+  }
   if (job_->observer != nullptr) {
     RoundRecord record{};
     record.job = job_->job;
@@ -277,6 +302,7 @@ void BspPartition::EndRound(const Decision& decision, bool assigned) {
     record.partition = shape_.partition;
     record.term = term();
     record.round = open_;
+    record.backup = !owner();
     record.contributors = contributors_;
     record.skipped = decision.skip;
     record.assigned = assigned;
@@ -288,16 +314,167 @@ void BspPartition::EndRound(const Decision& decision, bool assigned) {
     if (last_.payload.data() != std::as_bytes(record.value).data()) record.reply = last_.payload;
     job_->observer->OnRound(record);
   }
-  ++open_;
+  const uint64_t round = open_++;
   applied_rounds_ = open_;
   job_->counters->max_round = std::max(job_->counters->max_round, open_);
+  const bool broadcast = kind_ == Kind::kBroadcast;
   state_ = State::kOpen;
   kind_ = Kind::kUnknown;
   asked_to_skip_ = false;
   contributed_ = 0;
-  const std::vector<uint32_t> contributors = std::exchange(contributors_, {});
-  for (const uint32_t rank : contributors) SendResult(rank, last_);
+  unanswered_ = std::exchange(contributors_, {});
+  if (followed()) {
+    proto::RoundHead head;
+    head.set_round(round);
+    head.mutable_contributors()->Assign(unanswered_.begin(), unanswered_.end());
+    head.set_skipped(decision.skip);
+    head.set_assigned(assigned);
+    head.set_broadcast(broadcast);
+    head.set_scale(decision.scale);
+    head.set_trust(decision.trust);
+    head.set_rate_bits(decision.rate_bits);
+    if (!broadcast) SaveTold(&head);
+    Append(RoundMessage(head, given));
+  }
+  if (owner() && !waits()) SendAnswers();
+}
+
+void BspPartition::SendAnswers() {
+  for (const uint32_t rank : std::exchange(unanswered_, {})) SendResult(rank, last_);
   ServePulls();
+}
+
+void BspPartition::OnSettled() {
+  if (waits()) return;
+  SendAnswers();
+  CloseIfComplete();
+}
+
+// --- copies
+
+template <typename Head>
+void BspPartition::SaveTold(Head* head) const {
+  if (!told_last_.any) return;
+  head->set_told(true);
+  head->set_record_flags(told_last_.norm.flags);
+  head->set_sum_of_squares(told_last_.norm.values[0]);
+  head->set_parameter_norm(told_last_.layers.values[0]);
+  head->set_update_norm(told_last_.layers.values[1]);
+}
+
+template <typename Head>
+void BspPartition::LoadTold(const Head& head) {
+  told_last_ = Told{};
+  if (!head.told()) return;
+  told_last_.any = true;
+  told_last_.norm.partition = told_last_.layers.partition = shape_.partition;
+  told_last_.norm.flags = head.record_flags();
+  told_last_.norm.values[0] = head.sum_of_squares();
+  told_last_.layers.values[0] = head.parameter_norm();
+  told_last_.layers.values[1] = head.update_norm();
+}
+
+absl::StatusOr<ReplicaMessage> BspPartition::Save() const {
+  proto::ReplicaHead message;
+  proto::DenseHead* head = message.mutable_dense();
+  const SavedValues saved = SaveValues(head);
+  head->set_open_round(open_);
+  head->set_step(step_);
+  head->set_last_round(last_.round);
+  head->set_last_flags(last_.flags);
+  head->set_last_codec(last_.codec);
+  head->set_last_contributors(last_.contributors);
+  head->set_last_rate_bits(last_.rate_bits);
+  ConstBytes answer;
+  if (last_.payload.empty()) {
+    head->set_last_source(kAnswerEmpty);
+  } else if (last_.payload.data() == saved.value.data()) {
+    head->set_last_source(kAnswerValue);
+  } else if (last_.payload.data() == saved.replica.data()) {
+    head->set_last_source(kAnswerReplica);
+  } else {
+    head->set_last_source(kAnswerApart);
+    answer = last_.payload;
+    head->set_last_bytes(answer.size());
+  }
+  for (const Seat& seat : seats_) {
+    // Of the closed rounds: what the open one has is sent again to whoever becomes the owner.
+    head->add_ranks()->set_contributed(std::min(seat.contributed, open_));
+  }
+  SaveTold(head);
+  // On the heap: it is rare, and the pool keeps what it has once given.
+  return MakeReplicaMessage(message, {saved.value, saved.replica, saved.state, answer}, nullptr);
+}
+
+absl::Status BspPartition::Load(const proto::ReplicaHead& message, ConstBytes bulk) {
+  if (!message.has_dense()) return Malformed("is no state of a tensor's partition");
+  const proto::DenseHead& head = message.dense();
+  if (head.ranks_size() > static_cast<int>(seats_.size())) {
+    return Malformed(absl::StrCat("speaks of ", head.ranks_size(), " ranks; the job has ", seats_.size()));
+  }
+  const size_t values = shape_.elements * sizeof(float) * (head.replica() ? 2 : 1) + head.state_floats() * sizeof(float);
+  if (head.last_source() > kAnswerApart || bulk.size() < values ||
+      bulk.size() - values != (head.last_source() == kAnswerApart ? head.last_bytes() : 0)) {
+    return Malformed(absl::StrCat("has ", bulk.size(), " bytes that do not fit its head"));
+  }
+  Result last;
+  if (head.last_source() == kAnswerApart) {
+    const ConstBytes answer = bulk.last(head.last_bytes());
+    SLUICE_ASSIGN_OR_RETURN(BlockPtr block, job_->values->Get((answer.size() + sizeof(float) - 1) / sizeof(float)));
+    std::memcpy(block->bytes().data(), answer.data(), answer.size());
+    last.payload = std::as_const(*block).bytes().first(answer.size());
+    last.owner = std::move(block);
+  }
+  SLUICE_RETURN_IF_ERROR(LoadValues(head, &bulk));
+  if (head.last_source() == kAnswerValue || head.last_source() == kAnswerReplica) {
+    const BlockPtr& block = head.last_source() == kAnswerValue ? values_.value() : values_.pulled();
+    last.owner = block;
+    last.payload = std::as_const(*block).bytes();
+  }
+  last.round = head.last_round();
+  last.flags = static_cast<uint16_t>(head.last_flags());
+  last.codec = static_cast<uint16_t>(head.last_codec());
+  last.contributors = head.last_contributors();
+  last.rate_bits = head.last_rate_bits();
+  last_ = std::move(last);
+  open_ = head.open_round();
+  step_ = head.step();
+  for (int rank = 0; rank < head.ranks_size(); ++rank) {
+    seats_[static_cast<size_t>(rank)].contributed = head.ranks(rank).contributed();
+  }
+  LoadTold(head);
+  return absl::OkStatus();
+}
+
+absl::Status BspPartition::Replay(const proto::ReplicaHead& message, ConstBytes bulk) {
+  if (!message.has_round()) return Malformed("is no round of a tensor's partition");
+  const proto::RoundHead& round = message.round();
+  if (round.round() != open_) {
+    return Malformed(absl::StrCat("is of round ", round.round(), "; the copy is at ", open_));
+  }
+  SLUICE_RETURN_IF_ERROR(CheckRanks(round.contributors()));
+  const size_t expected = round.broadcast() ? (round.assigned() ? shape_.elements : 0) : (round.skipped() ? 0 : shape_.elements);
+  if (bulk.size() != expected * sizeof(float)) {
+    return Malformed(absl::StrCat("has ", bulk.size(), " bytes of values; ", expected * sizeof(float), " belong there"));
+  }
+  BlockPtr given;
+  if (expected > 0) {
+    SLUICE_ASSIGN_OR_RETURN(given, BlockOf(bulk, job_->values));
+  }
+  contributors_.assign(round.contributors().begin(), round.contributors().end());
+  for (const uint32_t rank : contributors_) seats_[rank].contributed = open_ + 1;
+  Decision decision{round.skipped(), round.scale(), round.trust(), round.rate_bits()};
+  if (round.broadcast()) {
+    kind_ = Kind::kBroadcast;
+    assigned_ = std::move(given);
+    CloseBroadcast();
+    return absl::OkStatus();
+  }
+  kind_ = Kind::kGradient;
+  sum_ = std::move(given);
+  LoadTold(round);
+  told_ = told_last_;
+  return ApplyGradient(decision, /*scaled=*/true);
 }
 
 void BspPartition::Report(proto::PartitionState* state) const { ReportRound(open_, state); }

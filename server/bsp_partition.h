@@ -31,7 +31,12 @@ class BspPartition final : public DensePartition {
   bool Urgent(const FrameHeader& push) const override;
   absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) override;
   void MembershipChanged() override;
-  void OnVerdict(uint32_t phase, const Verdict& verdict) override;
+  void OnVerdict(uint64_t step, uint32_t phase, const Verdict& verdict) override;
+  absl::StatusOr<ReplicaMessage> Save() const override;
+  void OnSettled() override;
+  void Resubmit() override;
+  absl::Status Load(const proto::ReplicaHead& head, ConstBytes bulk) override;
+  absl::Status Replay(const proto::ReplicaHead& head, ConstBytes bulk) override;
   void Report(proto::PartitionState* state) const override;
   std::string WaitingFor() const override;
   uint64_t OldestOpenRound() const override { return open_; }
@@ -58,10 +63,22 @@ class BspPartition final : public DensePartition {
     double trust = 1.0;
     uint32_t rate_bits = 0;
   };
-  void ApplyGradient(const Decision& decision);
-  absl::Status UpdateValue(const Decision& decision);
+  // What the coordinator was told of the last step: a new one is told again.
+  struct Told {
+    StepRecord norm, layers;
+    bool any = false;
+  };
+  absl::Status ApplyGradient(const Decision& decision, bool scaled = false);
+  absl::Status UpdateValue(const Decision& decision, bool scaled);
   void BuildResult(bool skipped, const BlockPtr& aggregate);
-  void EndRound(const Decision& decision, bool assigned);
+  void EndRound(const Decision& decision, bool assigned, ConstBytes given);
+  void SendAnswers();
+  // Where the last answer's payload lies (DenseHead.last_source).
+  static constexpr uint32_t kAnswerEmpty = 0, kAnswerValue = 1, kAnswerReplica = 2, kAnswerApart = 3;
+  template <typename Head>
+  void SaveTold(Head* head) const;
+  template <typename Head>
+  void LoadTold(const Head& head);
 
   State state_ = State::kOpen;
   uint64_t open_ = 0;            // the open round = rounds applied
@@ -76,7 +93,10 @@ class BspPartition final : public DensePartition {
   std::vector<uint32_t> contributors_;   // from SUMMED on, in the order of reduction
   BlockPtr sum_;                 // from SUMMED on: the reduced gradient
   Decision decision_;            // of phase 0
+  uint32_t phase_ = 0;           // kDeciding: what is waited for
+  Told told_, told_last_;        // of the step being decided, and of step_ - 1
   Result last_;                  // of round open_ - 1
+  std::vector<uint32_t> unanswered_;     // contributors of that round, until it is settled
 };
 
 }  // namespace sluice::server

@@ -23,40 +23,40 @@ absl::StatusOr<std::vector<Coordinator::Sender>> Coordinator::Add(Sender sender,
   const Key key{step, phase};
   if (decided_.contains(key)) return std::vector<Sender>{sender};
   if (!decided_.empty() && key < decided_.rbegin()->first) return std::vector<Sender>{};   // long decided: a late repeat
-  if (open_.has_value() && key < *open_) return std::vector<Sender>{};
-  if (open_.has_value() && key > *open_) {
+  if (!open_.empty() && step >= open_.begin()->first.first + kMostSteps) {
     return absl::FailedPreconditionError(
         absl::StrCat("a record of step ", step, " phase ", phase, " came while ", WaitingFor(),
                      "; with clipping, skipping or a layer-wise optimizer every tensor is pushed in every step"));
   }
-  if (!open_.has_value()) {
-    open_ = key;
-    records_.clear();
-    have_ = 0;
-    senders_.clear();
-  }
-  records_.resize(std::max(records_.size(), tensor_of_.size()));
-  senders_.insert(sender);
+  Gather& gather = open_[key];
+  gather.records.resize(std::max(gather.records.size(), tensor_of_.size()));
+  gather.senders.insert(sender);
   for (const StepRecord& record : records) {
     // A partition that this plan does not have: the owner's plan is newer, and it asks again.
-    if (record.partition >= records_.size() || !Counts(record.partition)) continue;
-    if (records_[record.partition].has_value()) continue;
-    records_[record.partition] = record;
-    ++have_;
+    if (record.partition >= gather.records.size() || !Counts(record.partition)) continue;
+    if (gather.records[record.partition].has_value()) continue;
+    gather.records[record.partition] = record;
+    ++gather.have;
   }
-  if (have_ < wanted_) return std::vector<Sender>{};
-  decided_[key] = Decide(key);
+  if (gather.have < wanted_) return std::vector<Sender>{};
+  decided_[key] = Decide(key, gather);
   std::erase_if(decided_, [&](const auto& entry) { return entry.first.first + 2 <= step; });
-  open_.reset();
-  return std::vector<Sender>(senders_.begin(), senders_.end());
+  const std::vector<Sender> senders(gather.senders.begin(), gather.senders.end());
+  open_.erase(open_.begin(), open_.upper_bound(key));
+  return senders;
 }
 
-Verdict Coordinator::Decide(const Key& key) const {
+void Coordinator::Forget(Sender sender) {
+  for (auto& [key, gather] : open_) gather.senders.erase(sender);
+}
+
+Verdict Coordinator::Decide(const Key& key, const Gather& gather) const {
+  const auto& records = gather.records;
   Verdict verdict;
   verdict.rate_bits = rules_.rate_bits(key.first);
   if (key.second == kPhaseNorm) {
     double sum = 0;
-    for (const auto& record : records_) {
+    for (const auto& record : records) {
       if (!record.has_value()) continue;   // a table's
       verdict.skip |= record->flags != 0;
       sum += record->values[0];
@@ -68,11 +68,11 @@ Verdict Coordinator::Decide(const Key& key) const {
   // Phase 1 goes with the scale of phase 0.
   if (const Verdict* norm = Find(key.first, kPhaseNorm)) verdict.scale = norm->scale;
   std::map<uint32_t, std::pair<double, double>> sums;
-  for (size_t p = 0; p < records_.size(); ++p) {
-    if (!records_[p].has_value()) continue;
+  for (size_t p = 0; p < records.size(); ++p) {
+    if (!records[p].has_value()) continue;
     auto& [parameters, update] = sums[tensor_of_[p]];
-    parameters += records_[p]->values[0];
-    update += records_[p]->values[1];
+    parameters += records[p]->values[0];
+    update += records[p]->values[1];
   }
   for (const auto& [tensor, sum] : sums) {
     verdict.trust.emplace_back(tensor, rules_.trust(tensor, sum.first, sum.second));
@@ -81,11 +81,12 @@ Verdict Coordinator::Decide(const Key& key) const {
 }
 
 std::string Coordinator::WaitingFor() const {
-  if (!open_.has_value()) return "";
+  if (open_.empty()) return "";
+  const auto& [key, gather] = *open_.begin();
   size_t first = 0;
-  while (first < records_.size() && (records_[first].has_value() || !Counts(first))) ++first;
-  return absl::StrCat("step ", open_->first, " phase ", open_->second, " waits for partition ", first, " and ",
-                      wanted_ - have_ - 1, " more");
+  while (first < gather.records.size() && (gather.records[first].has_value() || !Counts(first))) ++first;
+  return absl::StrCat("step ", key.first, " phase ", key.second, " waits for partition ", first, " and ",
+                      wanted_ - gather.have - 1, " more");
 }
 
 }  // namespace sluice::server

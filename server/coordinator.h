@@ -5,7 +5,9 @@
 //      first, so placement never changes a bit. Skip if a record says so or the sum is not finite; else scale and rate.
 //   3. Layer-wise optimizers: the same with phase 1, summed tensor by tensor into trust ratios.
 //   4. Everyone who sent a record gets the verdict; later repeats of the last two steps are answered from memory.
-// No partition can be at step t+1 before step t is decided, so one gather at a time is all there is.
+// No partition can be at step t+1 before step t is decided. So one step is gathered at a time, but for a coordinator that is
+// new (its server took over from one that was lost): owners tell it the records of the last step again, which some of them
+// are behind and some ahead of. The same records give the same verdict. What is behind a decided step is forgotten.
 #pragma once
 
 #include <cstdint>
@@ -48,7 +50,7 @@ class Coordinator {
   absl::StatusOr<std::vector<Sender>> Add(Sender sender, uint64_t step, uint32_t phase,
                                           std::span<const StepRecord> records);
   const Verdict* Find(uint64_t step, uint32_t phase) const;   // null: not decided, or forgotten
-  void Forget(Sender sender) { senders_.erase(sender); }      // its link is gone: it asks again over the next
+  void Forget(Sender sender);                                 // its link is gone: it asks again over the next
 
   // For people: "step 7 waits for partition 3 and 4 more", or "".
   std::string WaitingFor() const;
@@ -56,17 +58,20 @@ class Coordinator {
  private:
   using Key = std::pair<uint64_t, uint32_t>;   // step, phase
 
-  Verdict Decide(const Key& key) const;
+  static constexpr uint64_t kMostSteps = 3;    // that are gathered at a time
+  struct Gather {
+    std::vector<std::optional<StepRecord>> records;
+    size_t have = 0;
+    std::set<Sender> senders;
+  };
+  Verdict Decide(const Key& key, const Gather& gather) const;
 
   const StepRules rules_;
   bool Counts(size_t partition) const { return tensor_of_[partition] != kNoTensor; }
 
   std::vector<uint32_t> tensor_of_;
   size_t wanted_ = 0;                             // partitions that count
-  std::optional<Key> open_;                       // being gathered
-  std::vector<std::optional<StepRecord>> records_;
-  size_t have_ = 0;
-  std::set<Sender> senders_;
+  std::map<Key, Gather> open_;
   std::map<Key, Verdict> decided_;
 };
 

@@ -103,6 +103,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
   void OnTick() override {
     peers_.OnTick();
     for (auto& [number, job] : jobs_) job->OnTick();
+    std::erase_if(buried_, [](const auto& channel) { return channel->idle(); });
     Settle();
     replier_.queue()->Flush();
   }
@@ -131,12 +132,20 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
     uint64_t oldest = UINT64_MAX;
     for (const auto& [number, job] : jobs_) {
       stats.state_bytes += job->state_bytes();
+      stats.copies += job->copies();
+      stats.queued_bytes += job->queued_bytes();
       const std::string waiting = job->WaitingFor();
       if (waiting.empty() || (!stats.waiting_for.empty() && job->OldestOpenRound() >= oldest)) continue;
       oldest = job->OldestOpenRound();
       stats.waiting_for = waiting;
     }
     return stats;
+  }
+
+  std::vector<proto::ReplicaState> ReplicaStates() override {
+    std::vector<proto::ReplicaState> states;
+    for (auto& [number, job] : jobs_) job->ReplicaStates(&states);
+    return states;
   }
 
   std::vector<TableStats> table_stats() const override {
@@ -195,7 +204,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
 
   bool Joint(const FrameHeader& push) const override {
     const auto it = jobs_.find(push.job);
-    return it != jobs_.end() && it->second->joint();
+    return !push.has(transport::kFlagReplica) && it != jobs_.end() && it->second->joint();
   }
   bool Urgent(const FrameHeader& push) const override {
     const auto it = jobs_.find(push.job);
@@ -233,6 +242,16 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
   }
 
   LinkId PeerLink(const proto::Address& address) override { return peers_.Link(address); }
+
+  std::unique_ptr<ReplicaChannel> MakeChannel() override {
+    transport::StreamSenderOptions options;
+    if (options_.data.eager_bytes() > 0) options.eager_bytes = options_.data.eager_bytes();
+    if (options_.data.resend_ms() > 0) options.resend = options_.data.resend_ms() * kMillisecond;
+    return std::make_unique<ReplicaChannel>(endpoint_, replier_.queue(), clock_, options);
+  }
+  void Bury(std::unique_ptr<ReplicaChannel> channel) override {
+    if (!channel->idle()) buried_.push_back(std::move(channel));
+  }
 
  private:
   static constexpr size_t kMaxRequested = 1024;
@@ -298,6 +317,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
       case FrameType::kPush:
       case FrameType::kPull:
         if (!SpeaksForItself(peer, header)) {
+          // (Which server it is, the job knows: by term, copy and owner.)
           EndLink(link, header,
                   absl::InvalidArgumentError(absl::StrCat(peer.name, " came as rank ", peer.index, " of job ", peer.job,
                                                           " and sent ", transport::DebugString(header))));
@@ -328,6 +348,17 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
         }
         return;
       }
+      case FrameType::kGrant:
+      case FrameType::kState:
+      case FrameType::kApplied:
+      case FrameType::kRetry:
+      case FrameType::kError:
+        if (const auto it = jobs_.find(header.job);
+            peer.role == PeerRole::kServer && (header.rank & kReplicaRank) != 0 && it != jobs_.end()) {
+          it->second->OnReplicaAnswer(link, header, payload.bytes());
+          return;
+        }
+        [[fallthrough]];
       default:
         // Answers to nothing that we asked; an ERROR of a peer is about its own affairs.
         ++counters_.refused;
@@ -336,7 +367,10 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
   }
 
   static bool SpeaksForItself(const Hello& peer, const FrameHeader& header) {
-    return peer.role == PeerRole::kWorker && peer.job == header.job && peer.index == header.rank;
+    if (peer.role == PeerRole::kServer) {
+      return header.has(transport::kFlagReplica) && header.type != FrameType::kPull && (header.rank & kReplicaRank) != 0;
+    }
+    return !header.has(transport::kFlagReplica) && peer.job == header.job && peer.index == header.rank;
   }
 
   void Settle() {
@@ -353,6 +387,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
   const transport::StreamReceiverOptions receiver_options_;
   StreamReceiver receiver_;
   Peers peers_;
+  std::vector<std::unique_ptr<ReplicaChannel>> buried_;   // before the queue that they are attached to goes
   std::unordered_map<LinkId, LinkState> links_;
   std::map<uint32_t, std::unique_ptr<Job>> jobs_;
   std::map<uint32_t, uint64_t> ended_;            // job -> uid

@@ -41,6 +41,7 @@ struct RoundRecord {
   std::vector<uint32_t> contributors;  // in the order of reduction (SSP, ASP: one)
   bool skipped = false;
   bool assigned = false;               // a broadcast
+  bool backup = false;                 // applied by a copy, from its owner's message
   double scale = 1.0;                  // the verdict's
   uint32_t rate_bits = 0;              // of this round
   double trust = 1.0;                  // layer-wise optimizers
@@ -77,6 +78,8 @@ struct ServerCoreStats {
   uint64_t pool_used = 0, pool_peak = 0, waiting = 0;
   uint64_t oversize_used = 0, oversize_peak = 0;   // pushes of rows beyond a quarter of the pool
   uint64_t max_round = 0;
+  uint64_t copies = 0;            // partitions of other owners of which this lane has a copy
+  uint64_t queued_bytes = 0;      // messages for copies that were not acknowledged yet
   std::string waiting_for;        // for people: the oldest open round and whom it waits for
 };
 
@@ -90,6 +93,8 @@ class ServerCore : public transport::Handler {
   virtual void OnTurnEnd() = 0;   // after each burst of events: flushes fused replies, grants
   virtual void ReportState(uint32_t job, proto::Heartbeat* heartbeat) const = 0;
   virtual ServerCoreStats stats() const = 0;
+  // Of the copies that the plans have not in sync: for the next heartbeat. What is in sync once stays so.
+  virtual std::vector<proto::ReplicaState> ReplicaStates() = 0;
   // Of the tables with segments on this lane, by job and tensor (server/table_stats.h). It looks at every segment and sorts its
   // hot ids: for now and then.
   virtual std::vector<TableStats> table_stats() const = 0;

@@ -1,6 +1,7 @@
 #include "server/dense_partition.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -93,7 +94,7 @@ absl::Status DensePartition::Pull(LinkId link, const FrameHeader& pull, ConstByt
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", pull.rank, " pulls rows of ", Name(), ", which is a tensor and no table"));
   }
-  if (!pull.has(transport::kFlagAdmit) && NextRound(pull.rank) < pull.round) {
+  if (waits() || (!pull.has(transport::kFlagAdmit) && NextRound(pull.rank) < pull.round)) {
     pulls_[pull.rank] = {link, pull};
     return absl::OkStatus();
   }
@@ -123,14 +124,75 @@ void DensePartition::SendValue(LinkId link, const FrameHeader& pull) {
 }
 
 void DensePartition::ServePulls() {
+  if (waits()) return;
   for (auto it = pulls_.begin(); it != pulls_.end();) {
-    if (NextRound(it->first) < it->second.request.round) {
+    const FrameHeader& request = it->second.request;
+    if (!request.has(transport::kFlagAdmit) && NextRound(it->first) < request.round) {
       ++it;
       continue;
     }
     SendValue(it->second.link, it->second.request);
     it = pulls_.erase(it);
   }
+}
+
+// --- copies
+
+absl::Status DensePartition::Malformed(const std::string& what) const {
+  return absl::DataLossError(absl::StrCat("a message for the copy of ", Name(), " ", what));
+}
+
+absl::StatusOr<BlockPtr> DensePartition::BlockOf(ConstBytes values, BlockPool* pool) const {
+  SLUICE_ASSIGN_OR_RETURN(BlockPtr block, pool->Get(values.size() / sizeof(float)));
+  std::memcpy(block->bytes().data(), values.data(), values.size());
+  return block;
+}
+
+absl::StatusOr<ReplicaMessage> DensePartition::RoundMessage(const proto::RoundHead& round, ConstBytes bulk) const {
+  proto::ReplicaHead head;
+  *head.mutable_round() = round;
+  return MakeReplicaMessage(head, {bulk}, job_->values);
+}
+
+DensePartition::SavedValues DensePartition::SaveValues(proto::DenseHead* head) const {
+  SavedValues saved;
+  saved.value = std::as_const(*values_.value()).bytes();
+  if (values_.replica() != nullptr && values_.replica() != values_.value()) {
+    head->set_replica(true);
+    saved.replica = std::as_const(*values_.replica()).bytes();
+  }
+  saved.state = std::as_bytes(values_.state());
+  head->set_state_floats(values_.state().size());
+  head->set_updates(values_.updates());
+  head->set_applied_rounds(applied_rounds_);
+  return saved;
+}
+
+absl::Status DensePartition::LoadValues(const proto::DenseHead& head, ConstBytes* bulk) {
+  const size_t value_bytes = shape_.elements * sizeof(float);
+  const size_t state_bytes = values_.state().size() * sizeof(float);
+  if (head.state_floats() != values_.state().size() || (head.replica() && values_.replica() == nullptr) ||
+      bulk->size() < value_bytes * (head.replica() ? 2 : 1) + state_bytes) {
+    return Malformed(absl::StrCat("has ", bulk->size(), " bytes with ", head.state_floats(), " values of state",
+                                  head.replica() ? " and a replica" : "", "; the plan has ", shape_.elements,
+                                  " elements and ", values_.state().size(), ": use one release everywhere"));
+  }
+  const auto take = [&](size_t bytes) {
+    const ConstBytes part = bulk->first(bytes);
+    *bulk = bulk->subspan(bytes);
+    return part;
+  };
+  SLUICE_ASSIGN_OR_RETURN(BlockPtr value, BlockOf(take(value_bytes), job_->values));
+  BlockPtr replica;
+  if (head.replica()) {
+    SLUICE_ASSIGN_OR_RETURN(replica, BlockOf(take(value_bytes), job_->values));
+  }
+  const ConstBytes raw = take(state_bytes);
+  std::vector<float> state(values_.state().size());
+  if (!raw.empty()) std::memcpy(state.data(), raw.data(), raw.size());
+  values_.Restore(std::move(value), std::move(replica), state, head.updates());
+  applied_rounds_ = head.applied_rounds();
+  return absl::OkStatus();
 }
 
 void DensePartition::LinkDown(LinkId link) {

@@ -20,6 +20,9 @@ class DensePartition : public Partition {
   absl::Status Pull(LinkId link, const FrameHeader& pull, ConstBytes payload) override;
   void LinkDown(LinkId link) override;
   uint64_t state_bytes() const override { return values_.state_bytes(); }
+  uint64_t copy_bytes() const override {
+    return shape_.elements * sizeof(float) * (values_.replica() != nullptr ? 2 : 1) + values_.state_bytes();
+  }
 
  protected:
   // What the contributors of a round get.
@@ -41,6 +44,19 @@ class DensePartition : public Partition {
   // The value as it is now, as a result of `round`.
   Result CurrentValue(uint64_t round, uint32_t rate_bits) const;
   void ServePulls();
+
+  // The values' part of a copy's state.
+  struct SavedValues {
+    ConstBytes value, replica, state;
+  };
+  SavedValues SaveValues(proto::DenseHead* head) const;
+  // Takes them from the front of `bulk`. Nothing has changed after an error.
+  absl::Status LoadValues(const proto::DenseHead& head, ConstBytes* bulk);
+  absl::Status Malformed(const std::string& what) const;   // a message for this copy
+  // A block with these fp32 values.
+  absl::StatusOr<BlockPtr> BlockOf(ConstBytes values, BlockPool* pool) const;
+  // A closed round for the copies; bulk: what the optimizer or the broadcast was given.
+  absl::StatusOr<ReplicaMessage> RoundMessage(const proto::RoundHead& round, ConstBytes bulk) const;
 
   const std::unique_ptr<compression::Codec> reply_codec_;
   ValueState values_;

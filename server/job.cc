@@ -21,6 +21,14 @@ Job::Job(uint32_t number, uint64_t uid, const JobEnvironment& environment)
     : number_(number),
       uid_(uid),
       env_(environment),
+      replication_({.job = number,
+                    .uid = uid,
+                    .incarnation = environment.incarnation,
+                    .clock = environment.clock,
+                    .make_channel = [this] { return env_.host->MakeChannel(); },
+                    .bury = [this](std::unique_ptr<ReplicaChannel> channel) { env_.host->Bury(std::move(channel)); },
+                    .link = [this](const proto::Address& address) { return env_.host->PeerLink(address); },
+                    .request_plan = [this] { env_.host->RequestPlan(number_); }}),
       verdicts_(environment.clock, environment.resend,
                 [this](uint64_t step, uint32_t phase, const std::vector<StepRecord>& records) {
                   SendRecords(step, phase, records);
@@ -30,6 +38,7 @@ Job::Job(uint32_t number, uint64_t uid, const JobEnvironment& environment)
   context_.values = env_.values;
   context_.scratch = env_.scratch;
   context_.exact = env_.exact;
+  context_.replication = &replication_;
   context_.observer = env_.observer;
   // A worker asks for parts of 256 KiB, or a single row, whatever the pool: they are answered from other memory.
   context_.max_rows_bytes = std::max<size_t>(env_.max_message_bytes, 256 << 10);
@@ -44,10 +53,12 @@ void Job::Retire() {
   for (uint32_t p = 0; p < partitions_.size(); ++p) {
     if (partitions_[p] != nullptr) env_.receiver->ForgetPartition(p, number_);
   }
+  replication_.Retire();
 }
 
 Partition* Job::Find(uint32_t partition) const {
-  return partition < partitions_.size() ? partitions_[partition].get() : nullptr;
+  if (partition >= partitions_.size() || partitions_[partition] == nullptr) return nullptr;
+  return partitions_[partition]->owner() ? partitions_[partition].get() : nullptr;
 }
 
 void Job::Fail(const absl::Status& why) {
@@ -75,8 +86,12 @@ bool Job::Recognise(LinkId link, const FrameHeader& request, Partition** partiti
   }
   *partition = Find(request.partition);
   if (*partition == nullptr) {                                                                       // a
-    env_.host->RequestPlan(number_);
-    env_.replier->SendRetry(link, request, RetryReason::kPlan, 0);
+    // Of a copy we know the term, and who is behind it asks for the plan.
+    const auto copy = incoming_.find(request.partition);
+    const bool older = copy != incoming_.end() && request.term < copy->second.term;
+    if (!older) env_.host->RequestPlan(number_);
+    env_.replier->SendRetry(link, request, older ? RetryReason::kTerm : RetryReason::kPlan,
+                            older ? copy->second.term : 0);
     return false;
   }
   if (request.rank >= context_.workers.size()) {
@@ -109,6 +124,7 @@ bool Job::Recognise(LinkId link, const FrameHeader& request, Partition** partiti
 }
 
 Admission Job::Admit(LinkId link, const FrameHeader& push) {
+  if (push.has(transport::kFlagReplica)) return AdmitReplica(link, push);
   Partition* partition = nullptr;
   if (!Recognise(link, push, &partition)) {
     ++env_.counters->refused;
@@ -125,11 +141,13 @@ Admission Job::Admit(LinkId link, const FrameHeader& push) {
 }
 
 bool Job::Urgent(const FrameHeader& push) const {
+  if (push.has(transport::kFlagReplica)) return true;   // an owner and all its workers wait for it; taken on arrival
   const Partition* partition = Find(push.partition);
   return partition != nullptr && push.rank < context_.workers.size() && partition->Urgent(push);
 }
 
 absl::Status Job::Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) {
+  if (push.has(transport::kFlagReplica)) return TakeReplica(link, push, payload.bytes());
   Partition* partition = nullptr;
   if (!Recognise(link, push, &partition)) return absl::OkStatus();
   return partition->Contribute(link, push, std::move(payload));
@@ -152,18 +170,19 @@ void Job::LinkDown(LinkId link) {
     if (partition != nullptr) partition->LinkDown(link);
   }
   if (coordinator_ != nullptr) coordinator_->Forget(link);
+  replication_.LinkDown(link);
 }
 
 void Job::Report(proto::Heartbeat* heartbeat) const {
   for (const auto& partition : partitions_) {
-    if (partition != nullptr) partition->Report(heartbeat->add_partitions());
+    if (partition != nullptr && partition->owner()) partition->Report(heartbeat->add_partitions());
   }
 }
 
 uint64_t Job::OldestOpenRound() const {
   uint64_t oldest = UINT64_MAX;
   for (const auto& partition : partitions_) {
-    if (partition != nullptr) oldest = std::min(oldest, partition->OldestOpenRound());
+    if (partition != nullptr && partition->owner()) oldest = std::min(oldest, partition->OldestOpenRound());
   }
   return oldest;
 }
@@ -172,7 +191,7 @@ std::string Job::WaitingFor() const {
   if (!error_.ok()) return absl::StrCat("job ", number_, " cannot run here: ", error_.message());
   const Partition* oldest = nullptr;
   for (const auto& partition : partitions_) {
-    if (partition == nullptr || (oldest != nullptr && oldest->OldestOpenRound() <= partition->OldestOpenRound())) {
+    if (partition == nullptr || !partition->owner() || (oldest != nullptr && oldest->OldestOpenRound() <= partition->OldestOpenRound())) {
       continue;
     }
     if (!partition->WaitingFor().empty()) oldest = partition.get();
@@ -180,6 +199,9 @@ std::string Job::WaitingFor() const {
   std::string text = oldest == nullptr ? "" : oldest->WaitingFor();
   if (const std::string verdict = verdicts_.WaitingFor(); !verdict.empty()) {
     absl::StrAppend(&text, text.empty() ? "" : "; ", verdict);
+  }
+  if (const std::string copies = replication_.WaitingFor(); !copies.empty()) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", copies);
   }
   if (coordinator_ != nullptr && !coordinator_->WaitingFor().empty()) {
     absl::StrAppend(&text, text.empty() ? "" : "; ", "coordinator: ", coordinator_->WaitingFor());
@@ -198,7 +220,7 @@ uint64_t Job::state_bytes() const {
 void Job::AddTableStats(std::vector<TableStats>* tables) const {
   const size_t begin = tables->size();
   for (const auto& partition : partitions_) {   // a table's follow each other
-    if (partition == nullptr || !partition->is_table()) continue;
+    if (partition == nullptr || !partition->owner() || !partition->is_table()) continue;
     if (tables->size() == begin || tables->back().tensor != partition->shape().tensor) {
       TableStats& added = tables->emplace_back();
       added.job = number_;
@@ -239,6 +261,7 @@ void Job::OnPeerUp(LinkId link) {
   if (coordinator_address_.has_value() && env_.host->PeerLink(*coordinator_address_) == link) {
     verdicts_.OnCoordinatorUp();
   }
+  replication_.OnPeerUp();
 }
 
 void Job::OnPartial(LinkId link, const FrameHeader& partial, ConstBytes payload) {
@@ -295,14 +318,28 @@ void Job::OnVerdict(const FrameHeader& header, ConstBytes payload) {
 void Job::TakeVerdict(uint64_t step, uint32_t phase, const Verdict& verdict) {
   if (!verdicts_.OnVerdict(step, phase)) return;   // a repeat
   for (const auto& partition : partitions_) {
-    if (partition != nullptr) partition->OnVerdict(phase, verdict);
+    if (partition != nullptr && partition->owner()) partition->OnVerdict(step, phase, verdict);
   }
 }
 
-void Job::OnTick() { verdicts_.OnTick(); }
+void Job::OnTick() {
+  verdicts_.OnTick();
+  replication_.OnTick();
+}
+
+void Job::OnReplicaAnswer(LinkId link, const FrameHeader& header, ConstBytes payload) {
+  const std::string text = header.type != FrameType::kError
+                               ? ""
+                               : std::string(reinterpret_cast<const char*>(payload.data()), std::min<size_t>(payload.size(), 1024));
+  replication_.OnFrame(link, header, text);   // else about what is over
+}
 
 void Job::Drain() {
-  while (!local_records_.empty() || !local_verdicts_.empty()) {
+  while (true) {
+    const std::vector<Partition*> settled = replication_.TakeSettled();
+    for (Partition* partition : settled) partition->OnSettled();
+    verdicts_.Flush();
+    if (settled.empty() && local_records_.empty() && local_verdicts_.empty()) return;
     for (const LocalRecords& local : std::exchange(local_records_, {})) {
       if (coordinator_ != nullptr) Coordinate(0, local.step, local.phase, local.records);
     }

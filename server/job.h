@@ -2,13 +2,14 @@
 //
 // Answers steps 2a to 2d of docs/wire.md (what must be refused before a partition is asked), and carries records and
 // verdicts between partitions and coordinator:
-//   partition sums -> Submit -> VerdictClient (all partitions of the lane) -> PARTIAL -> Coordinator (all of the plan)
+//   partition sums -> Submit -> VerdictClient (those of the lane) -> PARTIAL -> Coordinator (all of the plan)
 //   -> VERDICT -> VerdictClient -> every partition of the lane
 // Where coordinator and owner are one lane, messages go through a queue that Drain empties at the end of each event, so
 // no partition is called from inside its own call.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,6 +22,7 @@
 #include "proto/plan.pb.h"
 #include "server/coordinator.h"
 #include "server/partition.h"
+#include "server/replication.h"
 #include "server/round_reducer.h"
 #include "server/verdict_client.h"
 #include "transport/stream/stream_receiver.h"
@@ -37,6 +39,8 @@ class JobHost {
   virtual void EndLink(transport::LinkId link, const transport::FrameHeader& about, const absl::Status& why) = 0;
   // The link to another server's lane, if it is up; else 0, and it is being connected (Job::OnPeerUp follows).
   virtual transport::LinkId PeerLink(const proto::Address& address) = 0;
+  virtual std::unique_ptr<ReplicaChannel> MakeChannel() = 0;
+  virtual void Bury(std::unique_ptr<ReplicaChannel> channel) = 0;   // closed: kept until it is idle
 };
 
 struct JobEnvironment {
@@ -87,6 +91,8 @@ class Job {
   void OnPull(LinkId link, const FrameHeader& pull, ConstBytes payload);
   void OnPartial(LinkId link, const FrameHeader& partial, ConstBytes payload);
   void OnVerdict(const FrameHeader& header, ConstBytes payload);
+  // GRANT, STATE, APPLIED, RETRY, ERROR of a backup.
+  void OnReplicaAnswer(LinkId link, const FrameHeader& header, ConstBytes payload);
   void OnPeerUp(LinkId link);
   void LinkDown(LinkId link);
   void OnTick();
@@ -96,9 +102,13 @@ class Job {
   std::string WaitingFor() const;         // for people, or ""
   uint64_t OldestOpenRound() const;
   uint64_t state_bytes() const;           // besides blocks
+  void ReplicaStates(std::vector<proto::ReplicaState>* states) { replication_.Report(states); }
+  size_t copies() const { return incoming_.size(); }
+  uint64_t queued_bytes() const { return replication_.queued_bytes(); }
   void AddTableStats(std::vector<TableStats>* tables) const;   // by tensor
 
  private:
+  // One that this lane owns.
   Partition* Find(uint32_t partition) const;
   // Steps a to c. False: answered.
   bool Recognise(LinkId link, const FrameHeader& request, Partition** partition);
@@ -108,9 +118,25 @@ class Job {
   absl::Status TakeWorkers(const proto::Plan& plan);
   absl::Status TakePartitions(const proto::Plan& plan);
   absl::Status TakeCoordinator(const proto::Plan& plan);
-  absl::Status CreatePartition(const proto::TensorInfo& tensor, int position);
-  absl::Status CreateSegment(const proto::TensorInfo& tensor, PartitionShape shape);
+  void TakeCopy(const proto::ShardInfo& shard, const proto::BackupInfo& backup, uint32_t index);
+  void Own(uint32_t index, uint32_t term);
+  absl::StatusOr<std::unique_ptr<Partition>> MakePartition(const proto::TensorInfo& tensor, int position);
+  absl::StatusOr<std::unique_ptr<Partition>> MakeSegment(const proto::TensorInfo& tensor, PartitionShape shape);
   void DropPartition(uint32_t index);
+  void Resubmit();                        // to a coordinator that is another
+
+  // The backup's half of docs/replication.md: one for each partition of which this lane has a copy.
+  struct Incoming {
+    uint32_t owner = 0;                  // server
+    uint32_t term = 0;
+    uint64_t since = 0;
+    uint64_t next = 0;                   // number of the next message
+    std::vector<std::byte> gathered;     // of one that comes in pieces
+  };
+  transport::StreamReceiver::Admission AdmitReplica(LinkId link, const FrameHeader& message);
+  absl::Status TakeReplica(LinkId link, const FrameHeader& message, ConstBytes payload);
+  absl::Status ApplyReplica(uint32_t index, ConstBytes bytes);
+  void Acknowledge(LinkId link, const FrameHeader& message);
 
   struct LocalRecords {
     uint64_t step;
@@ -134,12 +160,15 @@ class Job {
   absl::Status error_;                                  // why this job cannot run here
   uint32_t server_index_ = 0;
   std::vector<std::unique_ptr<Partition>> partitions_;  // by job-wide index; null: another lane's
-  size_t owned_ = 0;                                    // of these, tensors' partitions: what a step's verdict counts
+  std::map<uint32_t, Incoming> incoming_;               // by partition
+  Replication replication_;
+  std::optional<proto::Plan> plan_;                     // the newest, for copies that are made anew
   size_t servers_ = 1;
   std::vector<proto::TensorKind> tensor_kinds_;         // by tensor
 
   VerdictClient verdicts_;
   std::optional<proto::Address> coordinator_address_;   // null: this lane is it
+  std::optional<std::pair<uint32_t, uint32_t>> coordinator_life_;   // server and incarnation
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<LocalRecords> local_records_;
   std::vector<LocalVerdict> local_verdicts_;

@@ -1,6 +1,8 @@
 // How a job takes a plan: workers, partitions of this lane, coordinator.
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +22,7 @@ constexpr uint32_t kMaxPartitions = 1 << 24;   // an index needs 8 bytes on ever
 void Job::OnPlan(const proto::Plan& plan) {
   context_.plan_version = plan.version();
   if (!error_.ok()) return;
+  plan_ = plan;
   if (absl::Status status = TakePlan(plan); !status.ok()) Fail(status);
 }
 
@@ -73,7 +76,8 @@ absl::Status Job::TakePartitions(const proto::Plan& plan) {
     if (shard.shard() >= shards.size()) shards.resize(shard.shard() + 1, nullptr);
     shards[shard.shard()] = &shard;
   }
-  std::vector<bool> owned(partitions_.size(), false);
+  std::map<uint32_t, Replication::Owned> owned;   // by shard
+  std::set<uint32_t> kept;
   for (const proto::TensorInfo& tensor : plan.tensors()) {
     if (tensor.tensor() >= kMaxPartitions ||
         uint64_t{tensor.first_partition()} + tensor.partition_elements_size() > kMaxPartitions ||
@@ -84,30 +88,70 @@ absl::Status Job::TakePartitions(const proto::Plan& plan) {
     if (tensor.tensor() >= tensor_kinds_.size()) tensor_kinds_.resize(tensor.tensor() + 1, proto::TENSOR_WEIGHT);
     tensor_kinds_[tensor.tensor()] = tensor.spec().kind();
     for (int i = 0; i < tensor.partition_elements_size(); ++i) {
-      const uint32_t shard = tensor.partition_shard(i);
-      if (shard >= shards.size() || shards[shard] == nullptr) {
-        return absl::InvalidArgumentError(absl::StrCat("the plan does not name shard ", shard, " of tensor '",
+      const uint32_t number = tensor.partition_shard(i);
+      if (number >= shards.size() || shards[number] == nullptr) {
+        return absl::InvalidArgumentError(absl::StrCat("the plan does not name shard ", number, " of tensor '",
                                                        tensor.spec().name(), "' partition ", i));
       }
-      if (!known || shards[shard]->server() != server_index_ || shards[shard]->lane() != env_.lane) continue;
+      const proto::ShardInfo& shard = *shards[number];
+      const bool owns = known && shard.server() == server_index_ && shard.lane() == env_.lane;
+      const auto backup = std::ranges::find_if(shard.backups(), [&](const proto::BackupInfo& b) {
+        return known && b.server() == server_index_ && b.lane() == env_.lane;
+      });
+      if (!owns && backup == shard.backups().end()) continue;
       const uint32_t index = tensor.first_partition() + static_cast<uint32_t>(i);
-      if (index >= partitions_.size()) {
-        partitions_.resize(index + 1);
-        owned.resize(index + 1, false);
+      if (index >= partitions_.size()) partitions_.resize(index + 1);
+      kept.insert(index);
+      // Whoever stops to own has rounds that are at no copy: as a copy it begins anew.
+      if (!owns && partitions_[index] != nullptr && partitions_[index]->owner()) DropPartition(index);
+      if (partitions_[index] == nullptr) {
+        SLUICE_ASSIGN_OR_RETURN(partitions_[index], MakePartition(tensor, i));
       }
-      owned[index] = true;
-      if (partitions_[index] == nullptr) SLUICE_RETURN_IF_ERROR(CreatePartition(tensor, i));
-      partitions_[index]->set_term(shards[shard]->term());
+      if (owns) {
+        Own(index, shard.term());
+        owned[number].partitions.push_back(partitions_[index].get());
+      } else {
+        TakeCopy(shard, *backup, index);
+      }
     }
   }
   for (uint32_t p = 0; p < partitions_.size(); ++p) {
-    if (partitions_[p] != nullptr && !owned[p]) DropPartition(p);
+    if (partitions_[p] != nullptr && !kept.contains(p)) DropPartition(p);
   }
-  verdicts_.set_partitions(owned_);
+  // Shards without partitions too: their copies are in sync.
+  std::vector<Replication::Owned> list;
+  for (const proto::ShardInfo* shard : shards) {
+    if (shard == nullptr || !known || shard->server() != server_index_ || shard->lane() != env_.lane) continue;
+    Replication::Owned& one = owned[shard->shard()];
+    one.info = shard;
+    list.push_back(std::move(one));
+  }
+  replication_.Update(server_index_, plan, list);
   return absl::OkStatus();
 }
 
-absl::Status Job::CreatePartition(const proto::TensorInfo& tensor, int position) {
+void Job::Own(uint32_t index, uint32_t term) {
+  Partition& partition = *partitions_[index];
+  if (!partition.owner()) {
+    // Promoted: what it has not got whole is sent again by those who wait for an answer.
+    env_.receiver->ForgetPartition(index, number_);
+    incoming_.erase(index);
+    partition.set_owner(true);
+  }
+  partition.set_term(term);
+}
+
+void Job::TakeCopy(const proto::ShardInfo& shard, const proto::BackupInfo& backup, uint32_t index) {
+  partitions_[index]->set_owner(false);
+  partitions_[index]->set_term(shard.term());
+  Incoming& incoming = incoming_[index];
+  if (incoming.term == shard.term() && incoming.since == backup.since() && incoming.owner == shard.server()) return;
+  // Another stream, which begins with the state; until that is whole the copy is what it was.
+  env_.receiver->ForgetPartition(index, number_);
+  incoming = Incoming{shard.server(), shard.term(), backup.since(), 0, {}};
+}
+
+absl::StatusOr<std::unique_ptr<Partition>> Job::MakePartition(const proto::TensorInfo& tensor, int position) {
   PartitionShape shape;
   shape.tensor = tensor.tensor();
   shape.partition = tensor.first_partition() + static_cast<uint32_t>(position);
@@ -116,7 +160,7 @@ absl::Status Job::CreatePartition(const proto::TensorInfo& tensor, int position)
   shape.name = tensor.spec().name();
   shape.kind = tensor.spec().kind();
   shape.priority = tensor.spec().priority();
-  if (tensor.spec().has_table()) return CreateSegment(tensor, std::move(shape));
+  if (tensor.spec().has_table()) return MakeSegment(tensor, std::move(shape));
   if (shape.elements == 0 || shape.elements > env_.max_message_bytes / sizeof(float)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "tensor '", shape.name, "' partition ", position, " has ", shape.elements, " elements; this server takes 1 to ",
@@ -126,13 +170,10 @@ absl::Status Job::CreatePartition(const proto::TensorInfo& tensor, int position)
   if (context_.semantics->reply == proto::REPLY_CHANGE) {
     SLUICE_ASSIGN_OR_RETURN(reply_codec, context_.semantics->ReplyCodec(tensor.spec()));
   }
-  SLUICE_ASSIGN_OR_RETURN(partitions_[shape.partition],
-                          DensePartition::Create(shape, std::move(reply_codec), &context_));
-  ++owned_;
-  return absl::OkStatus();
+  return DensePartition::Create(shape, std::move(reply_codec), &context_);
 }
 
-absl::Status Job::CreateSegment(const proto::TensorInfo& tensor, PartitionShape shape) {
+absl::StatusOr<std::unique_ptr<Partition>> Job::MakeSegment(const proto::TensorInfo& tensor, PartitionShape shape) {
   const proto::TableSpec& spec = tensor.spec().table();
   if (spec.dim() == 0 || spec.dim() != shape.elements || spec.dim() > env_.max_message_bytes / (2 * sizeof(float))) {
     return absl::InvalidArgumentError(absl::StrCat("table '", shape.name, "' has rows of ", spec.dim(),
@@ -146,14 +187,14 @@ absl::Status Job::CreateSegment(const proto::TensorInfo& tensor, PartitionShape 
   if (spec.max_bytes_per_server() != 0) {
     limits.max_bytes = std::max<uint64_t>(1, spec.max_bytes_per_server() * servers_ / segments);
   }
-  SLUICE_ASSIGN_OR_RETURN(partitions_[shape.partition],
-                          TablePartition::Create(shape, spec, segments, limits, &context_));
-  return absl::OkStatus();
+  return TablePartition::Create(shape, spec, segments, limits, &context_);
 }
 
 void Job::DropPartition(uint32_t index) {
   env_.receiver->ForgetPartition(index, number_);
-  if (!partitions_[index]->is_table()) --owned_;
+  incoming_.erase(index);
+  // The logs go by pointer; the Update that follows names those that are left.
+  replication_.Forget(index);
   partitions_[index].reset();
 }
 
@@ -166,10 +207,14 @@ absl::Status Job::TakeCoordinator(const proto::Plan& plan) {
   const auto at = std::ranges::find_if(
       plan.servers(), [&](const proto::ServerInfo& s) { return s.server() == plan.coordinator_server(); });
   if (at == plan.servers().end() || at->lanes_size() == 0) return absl::OkStatus();   // still forming
+  const std::pair life{at->server(), at->incarnation()};
+  const bool another = coordinator_life_.has_value() && *coordinator_life_ != life;
+  coordinator_life_ = life;
   coordinator_address_.reset();
   if (at->id() != env_.id || env_.lane != 0) {
     coordinator_address_ = at->lanes(0);
     coordinator_.reset();
+    if (another) Resubmit();
     return absl::OkStatus();
   }
   if (coordinator_ == nullptr) {
@@ -190,7 +235,14 @@ absl::Status Job::TakeCoordinator(const proto::Plan& plan) {
               tensor.spec().has_table() ? Coordinator::kNoTensor : tensor.tensor());
   }
   coordinator_->SetLayout(std::move(tensor_of));
+  if (another) Resubmit();
   return absl::OkStatus();
+}
+
+void Job::Resubmit() {
+  for (const auto& partition : partitions_) {
+    if (partition != nullptr && partition->owner()) partition->Resubmit();
+  }
 }
 
 }  // namespace sluice::server

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "server/replication.h"
 
 namespace sluice::server {
 
@@ -14,15 +15,42 @@ using transport::SlotId;
 Partition::Partition(PartitionShape shape, JobContext* job)
     : shape_(std::move(shape)), job_(job), seats_(job->workers.size()) {}
 
-bool Partition::Counts(uint32_t rank, uint64_t round) const {
+bool Partition::waits() const { return job_->replication != nullptr && !job_->replication->Settled(shape_.partition); }
+
+bool Partition::followed() const {
+  return owner_ && job_->replication != nullptr && job_->replication->Follows(shape_.partition);
+}
+
+void Partition::Append(const absl::StatusOr<ReplicaMessage>& message) {
+  if (message.ok()) {
+    job_->replication->Append(this, *message);
+  } else {
+    // The round is closed here and can be nowhere else.
+    job_->fail(absl::Status(message.status().code(),
+                            absl::StrCat("a closed round of ", Name(), " cannot be sent to its copies: ",
+                                         message.status().message())));
+  }
+}
+
+absl::Status Partition::CheckRanks(const google::protobuf::RepeatedField<uint32_t>& ranks) const {
+  for (const uint32_t rank : ranks) {
+    if (rank >= seats_.size()) {
+      return absl::DataLossError(absl::StrCat("a message for the copy of ", Name(), " names rank ", rank, " of ", seats_.size()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool Partition::Counts(uint32_t rank) const {
   const WorkerView& worker = job_->workers[rank];
   if (worker.finished) return false;
-  return shape_.partition >= worker.out_from_round.size() || round < worker.out_from_round[shape_.partition];
+  // Declared out: it counts where its contribution is, and sends no more. (A new owner may lack one that the former had.)
+  return shape_.partition >= worker.out_from_round.size();
 }
 
 uint32_t Partition::LowestMissing(uint64_t round) const {
   uint32_t rank = 0;
-  while (rank < seats_.size() && (seats_[rank].HasContributed(round) || !Counts(rank, round))) ++rank;
+  while (rank < seats_.size() && (seats_[rank].HasContributed(round) || !Counts(rank))) ++rank;
   return rank;
 }
 

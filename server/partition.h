@@ -16,6 +16,7 @@
 #include "proto/control.pb.h"
 #include "server/block.h"
 #include "server/core.h"
+#include "server/replica_message.h"
 #include "server/reply.h"
 #include "server/semantics.h"
 #include "server/step_messages.h"
@@ -24,6 +25,7 @@
 namespace sluice::server {
 
 class ExactPool;
+class Replication;
 
 struct WorkerView {
   uint32_t incarnation = 0;              // 0: not seen in a plan yet
@@ -43,6 +45,7 @@ struct JobContext {
   BlockPool* values = nullptr;           // memory that replies are sent from
   BlockPool* scratch = nullptr;          // memory that is never sent
   ExactPool* exact = nullptr;
+  Replication* replication = nullptr;    // of what this lane owns
   uint64_t max_rows_bytes = 0;           // of one answer to a pull of rows
   ServerObserver* observer = nullptr;    // may be null
   ServerCoreStats* counters = nullptr;
@@ -77,7 +80,7 @@ class Partition {
   // A whole payload that was admitted (perhaps long ago: it is looked at again). An error was not counted.
   virtual absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) = 0;
   virtual void MembershipChanged() = 0;   // JobContext::workers is another
-  virtual void OnVerdict(uint32_t phase, const Verdict& verdict) { (void)phase, (void)verdict; }
+  virtual void OnVerdict(uint64_t step, uint32_t phase, const Verdict& verdict) { (void)step, (void)phase, (void)verdict; }
   virtual void Report(proto::PartitionState* state) const = 0;
   virtual std::string WaitingFor() const = 0;   // for people: whom the open round waits for, or ""
   virtual uint64_t OldestOpenRound() const = 0;
@@ -85,6 +88,21 @@ class Partition {
   // An error ends the link: it is a request that cannot be.
   virtual absl::Status Pull(LinkId link, const FrameHeader& pull, ConstBytes payload) = 0;
   virtual void LinkDown(LinkId link);
+
+  // --- copies (docs/replication.md). At the owner:
+  // The whole state between two rounds, of the last one that was closed.
+  virtual absl::StatusOr<ReplicaMessage> Save() const = 0;
+  // Every backup that counts has what was closed: what waited for that goes on.
+  virtual void OnSettled() = 0;
+  // The step coordinator is another: it needs what the last one had been told. Rounds that are not decided ask by themselves.
+  virtual void Resubmit() {}
+  virtual uint64_t copy_bytes() const = 0;   // of Save, about
+  // At a backup; an error has changed nothing.
+  virtual absl::Status Load(const proto::ReplicaHead& head, ConstBytes bulk) = 0;   // nothing has happened to it yet
+  virtual absl::Status Replay(const proto::ReplicaHead& head, ConstBytes bulk) = 0;
+  bool owner() const { return owner_; }
+  void set_owner(bool owner) { owner_ = owner; }
+  bool pristine() const { return applied_rounds_ == 0; }
 
   const PartitionShape& shape() const { return shape_; }
   uint32_t term() const { return term_; }
@@ -119,8 +137,15 @@ class Partition {
   virtual bool ContributedToNext(uint32_t rank) const = 0;
 
   const Semantics& semantics() const { return *job_->semantics; }
-  // False: the round does not wait for this rank (it was declared out from an earlier round, or has finished).
-  bool Counts(uint32_t rank, uint64_t round) const;
+  // A closed round is not at every backup that counts yet: nothing is answered, pulled or closed until OnSettled.
+  bool waits() const;
+  // This closed round is to be sent to somebody.
+  bool followed() const;
+  void Append(const absl::StatusOr<ReplicaMessage>& message);
+  // Of a message: ranks of this job.
+  absl::Status CheckRanks(const google::protobuf::RepeatedField<uint32_t>& ranks) const;
+  // False: no round waits for this rank (it was declared out, or has finished).
+  bool Counts(uint32_t rank) const;
   // BSP: the lowest rank that counts and has not contributed to this round; the number of ranks if nobody is missing.
   uint32_t LowestMissing(uint64_t round) const;
   // BSP: this round and who has contributed to it.
@@ -144,6 +169,7 @@ class Partition {
 
  private:
   uint32_t term_ = 0;
+  bool owner_ = true;
 };
 
 }  // namespace sluice::server

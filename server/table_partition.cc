@@ -125,12 +125,12 @@ Partition::Admission TablePartition::Admit(LinkId link, const FrameHeader& push)
     job_->replier->SendRetry(link, push, RetryReason::kBusy, term());
     return Admission::kAnswered;
   }
-  if (seat.HasContributed(open)) {                                                                   // 2g
+  if (seat.HasContributed(open) || (async_ && clocks_[push.rank].held)) {                           // 2g
     ++job_->counters->duplicates;
     if (TakeSeat(link, push)) job_->replier->SendState(link, push, PushState::kReceived);
     return Admission::kAnswered;
   }
-  if (async_ ? !clocks_[push.rank].counted : !Counts(push.rank, open)) {
+  if (async_ ? !clocks_[push.rank].counted : !Counts(push.rank)) {
     job_->replier->SendError(link, push, RankIsOut(push.rank, open));
     return Admission::kAnswered;
   }
@@ -141,6 +141,10 @@ void TablePartition::AnswerAgain(LinkId link, const FrameHeader& push) {
   Seat& seat = seats_[push.rank];
   ++job_->counters->duplicates;
   if (!TakeSeat(link, push)) return;
+  if (waits()) {
+    job_->replier->SendState(link, push, PushState::kReceived);
+    return;
+  }
   if (async_ && clocks_[push.rank].owed && push.round + 1 == clocks_[push.rank].next) {
     job_->replier->SendState(link, push, PushState::kReceived);
     return;
@@ -201,11 +205,16 @@ absl::Status TablePartition::Contribute(LinkId link, const FrameHeader& push, Pa
     job_->observer->OnContribution({job_->job, push.rank, push.incarnation, shape_.tensor, shape_.partition, push.round,
                                     push.codec, push.flags, push.elements, all});
   }
-  seats_[push.rank].contributed = push.round + 1;
   if (async_) {
-    ApplyNow(push, *held);
+    if (waits()) {
+      clocks_[push.rank].held = true;
+      queued_.emplace_back(push.rank, *std::move(held));
+    } else {
+      ApplyNow(push.rank, *held);
+    }
     return absl::OkStatus();
   }
+  seats_[push.rank].contributed = push.round + 1;
   ++contributed_;
   const uint32_t rank = push.rank;
   held_.emplace(rank, *std::move(held));
@@ -237,44 +246,156 @@ void TablePartition::Consume(bool all) {
 }
 
 void TablePartition::CloseIfComplete() {
-  if (contributed_ == 0 || LowestMissing(open_) < seats_.size()) return;
+  if (contributed_ == 0 || waits() || LowestMissing(open_) < seats_.size()) return;
   if (semantics().reduction == proto::REDUCTION_MEAN && contributors_.size() > 1) {
     sum_.Divide(static_cast<float>(contributors_.size()));
   }
-  const float rate = schedule_.Rate(open_);
-  segment_->Apply(sum_.ids(), sum_.sums(), sum_.sightings(), rate, open_);
-  segment_->EndRound(open_);
-  ++job_->counters->rounds_applied;
-  const std::vector<uint32_t> contributors = std::exchange(contributors_, {});
-  Record(open_, contributors, sum_.ids(), rate);
-  sum_.Reset();
+  unanswered_ = std::exchange(contributors_, {});
   contributed_ = 0;
-  last_contributors_ = static_cast<uint32_t>(contributors.size());
-  const uint64_t round = open_++;
-  applied_rounds_ = open_;
-  job_->counters->max_round = std::max(job_->counters->max_round, open_);
-  for (const uint32_t rank : contributors) SendApplied(rank, round, 0, last_contributors_);
+  last_contributors_ = static_cast<uint32_t>(unanswered_.size());
+  ++open_;
+  ApplyRound(open_ - 1, unanswered_, sum_.ids(), sum_.sums(), sum_.sightings(), schedule_.Rate(open_ - 1));
+  sum_.Reset();
+  if (!waits()) SendAnswers();
+}
+
+void TablePartition::ApplyRound(uint64_t round, const std::vector<uint32_t>& contributors,
+                                std::span<const uint64_t> ids, std::span<const float> values,
+                                std::span<const uint32_t> sightings, float rate) {
+  segment_->Apply(ids, values, sightings, rate, applied_rounds_);
+  segment_->EndRound(applied_rounds_);
+  Record(round, contributors, ids, rate);
+  ++applied_rounds_;
+  if (owner()) ++job_->counters->rounds_applied;
+  job_->counters->max_round = std::max(job_->counters->max_round, round + 1);
+  if (!followed()) return;
+  proto::ReplicaHead head;
+  proto::RowsHead* rows = head.mutable_rows();
+  rows->set_round(round);
+  rows->mutable_contributors()->Assign(contributors.begin(), contributors.end());
+  rows->set_rows(ids.size());
+  rows->set_sightings(!sightings.empty());
+  rows->set_rate_bits(std::bit_cast<uint32_t>(rate));
+  Append(MakeReplicaMessage(head, {std::as_bytes(ids), std::as_bytes(values), std::as_bytes(sightings)}, job_->values));
+}
+
+void TablePartition::SendAnswers() {
+  for (const uint32_t rank : std::exchange(unanswered_, {})) SendApplied(rank, open_ - 1, 0, last_contributors_);
   ServeParked();
 }
 
-void TablePartition::ApplyNow(const FrameHeader& push, const Held& held) {
-  Clock& clock = clocks_[push.rank];
-  const float rate = schedule_.Rate(clock.next);
+void TablePartition::ApplyNow(uint32_t rank, const Held& held) {
+  const Clock& clock = clocks_[rank];
+  std::span<const uint64_t> ids;
   if (held.codec != nullptr) {
     decoded_.resize(held.ids.size() * spec_.dim());
-    // Validated above, and read once: what a peer changes under our eyes is its own gradient.
-    if (held.codec->Decode(held.values, decoded_).ok()) segment_->Apply(held.ids, decoded_, {}, rate, applied_rounds_);
-    if (decoded_.size() > kMostKeptScratch) decoded_ = {};
+    // Validated before, and read once: what a peer changes under our eyes is its own gradient.
+    if (held.codec->Decode(held.values, decoded_).ok()) ids = held.ids;
   }
-  segment_->EndRound(applied_rounds_);
-  Record(clock.next, {push.rank}, held.ids, rate);
-  ++job_->counters->rounds_applied;
-  ++applied_rounds_;
-  ++clock.next;
-  clock.owed = true;
-  job_->counters->max_round = std::max(job_->counters->max_round, clock.next);
+  const uint64_t round = clock.next;
+  AdvanceClock(rank);
+  ApplyRound(round, {rank}, ids, std::span(decoded_).first(ids.size() * spec_.dim()), {}, schedule_.Rate(round));
+  if (decoded_.size() > kMostKeptScratch) decoded_ = {};
   ReleaseAnswers();
   ServeParked();
+}
+
+void TablePartition::AdvanceClock(uint32_t rank) {
+  ++clocks_[rank].next;
+  clocks_[rank].owed = true;
+  seats_[rank].contributed = clocks_[rank].next;
+}
+
+void TablePartition::OnSettled() {
+  if (waits()) return;
+  if (!async_) {
+    SendAnswers();
+    CloseIfComplete();
+    return;
+  }
+  ReleaseAnswers();
+  ServeParked();
+  while (!queued_.empty() && !waits()) {
+    const auto [rank, held] = std::move(queued_.front());
+    queued_.pop_front();
+    clocks_[rank].held = false;
+    if (clocks_[rank].counted) ApplyNow(rank, held);   // else it was declared out meanwhile
+  }
+}
+
+// --- copies
+
+absl::Status TablePartition::Malformed(const std::string& what) const {
+  return absl::DataLossError(absl::StrCat("a message for the copy of ", Name(), " ", what));
+}
+
+absl::StatusOr<ReplicaMessage> TablePartition::Save() const {
+  proto::ReplicaHead message;
+  proto::SegmentHead* head = message.mutable_segment();
+  head->set_open_round(open_);
+  head->set_applied_rounds(applied_rounds_);
+  head->set_last_contributors(last_contributors_);
+  for (size_t r = 0; r < seats_.size(); ++r) {
+    const uint64_t next = async_ ? clocks_[r].next : open_;
+    proto::RankHead* rank = head->add_ranks();
+    rank->set_next(next);
+    rank->set_contributed(std::min(seats_[r].contributed, next));
+  }
+  return MakeReplicaMessage(message, segment_->SavedBytes(), [this](MutableBytes out) { segment_->Save(out); });
+}
+
+absl::Status TablePartition::Load(const proto::ReplicaHead& message, ConstBytes bulk) {
+  if (!message.has_segment()) return Malformed("is no state of a segment");
+  const proto::SegmentHead& head = message.segment();
+  if (head.ranks_size() > static_cast<int>(seats_.size())) {
+    return Malformed(absl::StrCat("speaks of ", head.ranks_size(), " ranks; the job has ", seats_.size()));
+  }
+  if (absl::Status status = segment_->Load(bulk); !status.ok()) return Malformed(std::string(status.message()));
+  open_ = async_ ? 0 : head.open_round();
+  applied_rounds_ = head.applied_rounds();
+  last_contributors_ = head.last_contributors();
+  for (size_t r = 0; r < static_cast<size_t>(head.ranks_size()); ++r) {
+    const proto::RankHead& rank = head.ranks(static_cast<int>(r));
+    seats_[r].contributed = rank.contributed();
+    if (!async_) continue;
+    clocks_[r].next = rank.next();
+    clocks_[r].owed = rank.next() > 0;   // as if: those that have the answer do not ask again
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TablePartition::Replay(const proto::ReplicaHead& message, ConstBytes bulk) {
+  if (!message.has_rows()) return Malformed("is no round of a segment");
+  const proto::RowsHead& round = message.rows();
+  SLUICE_RETURN_IF_ERROR(CheckRanks(round.contributors()));
+  const size_t row_bytes = sizeof(uint64_t) + spec_.dim() * sizeof(float) + (round.sightings() ? sizeof(uint32_t) : 0);
+  if (round.rows() > bulk.size() / row_bytes || bulk.size() != round.rows() * row_bytes || round.contributors().empty() ||
+      (!async_ && round.round() != open_)) {
+    return Malformed(absl::StrCat("has round ", round.round(), ", ", round.rows(), " rows and ", bulk.size(),
+                                  " bytes; the copy is at ", open_));
+  }
+  std::vector<uint64_t> ids(round.rows());
+  decoded_.resize(round.rows() * spec_.dim());
+  std::vector<uint32_t> sightings(round.sightings() ? round.rows() : 0);
+  const auto take = [&](void* to, size_t bytes) {
+    if (bytes > 0) std::memcpy(to, bulk.data(), bytes);
+    bulk = bulk.subspan(bytes);
+  };
+  take(ids.data(), ids.size() * sizeof(uint64_t));
+  take(decoded_.data(), decoded_.size() * sizeof(float));
+  take(sightings.data(), sightings.size() * sizeof(uint32_t));
+  SLUICE_RETURN_IF_ERROR(CheckIds(ids));
+  const std::vector<uint32_t> contributors(round.contributors().begin(), round.contributors().end());
+  if (async_) {
+    clocks_[contributors[0]].next = round.round();   // one that came back has skipped some
+    AdvanceClock(contributors[0]);
+  } else {
+    for (const uint32_t rank : contributors) seats_[rank].contributed = open_ + 1;
+    last_contributors_ = static_cast<uint32_t>(contributors.size());
+    ++open_;
+  }
+  ApplyRound(round.round(), contributors, ids, decoded_, sightings, std::bit_cast<float>(round.rate_bits()));
+  return absl::OkStatus();
 }
 
 void TablePartition::Record(uint64_t round, const std::vector<uint32_t>& contributors, std::span<const uint64_t> ids,
@@ -286,6 +407,7 @@ void TablePartition::Record(uint64_t round, const std::vector<uint32_t>& contrib
   record.partition = shape_.partition;
   record.term = term();
   record.round = round;
+  record.backup = !owner();
   record.contributors = contributors;
   record.rate_bits = std::bit_cast<uint32_t>(rate);
   record.segment = segment_.get();
@@ -302,6 +424,7 @@ uint64_t TablePartition::Slowest() const {
 }
 
 void TablePartition::ReleaseAnswers() {
+  if (waits() || !owner()) return;
   const uint64_t slowest = Slowest();
   for (uint32_t r = 0; r < clocks_.size(); ++r) {
     Clock& clock = clocks_[r];
@@ -364,7 +487,8 @@ absl::StatusOr<std::span<const uint64_t>> TablePartition::ParseIds(const FrameHe
 
 absl::Status TablePartition::Pull(LinkId link, const FrameHeader& pull, ConstBytes payload) {
   SLUICE_ASSIGN_OR_RETURN(const std::span<const uint64_t> ids, ParseIds(pull, payload));
-  if (pull.has(transport::kFlagAdmit) || NextRound(pull.rank) >= pull.round) return SendRows(link, pull, ids);
+  const bool due = pull.has(transport::kFlagAdmit) || NextRound(pull.rank) >= pull.round;
+  if (due && !waits()) return SendRows(link, pull, ids);
   const std::pair<uint32_t, uint64_t> key{pull.rank, pull.aux64};
   if (!parked_.contains(key)) {
     const auto first = parked_.lower_bound({pull.rank, 0}), last = parked_.upper_bound({pull.rank, UINT64_MAX});
@@ -420,8 +544,10 @@ absl::Status TablePartition::SendRows(LinkId link, const FrameHeader& pull, std:
 }
 
 void TablePartition::ServeParked() {
+  if (waits()) return;
   for (auto it = parked_.begin(); it != parked_.end();) {
-    if (NextRound(it->first.first) < it->second.request.round) {
+    const FrameHeader& request = it->second.request;
+    if (!request.has(transport::kFlagAdmit) && NextRound(it->first.first) < request.round) {
       ++it;
       continue;
     }

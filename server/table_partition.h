@@ -6,6 +6,7 @@
 //   BSP        a round closes when all counted ranks have contributed: sums in order of rank (orders rank and exact) or of
 //              arrival (fast), the mean if configured, one update a row, then eviction, in one act
 //   SSP, ASP   each push is applied on arrival, as one round of its rank; the answer waits for the slowest rank under SSP
+//   While a round is on its way to copies (Partition::waits) contributions are kept, and no pull is served.
 //   A pull names how many rounds must have been applied (its rank's own, under SSP and ASP) and waits here until they are.
 // A step-wide verdict (clipping, skipping) does not look at tables; a sum that is not finite leaves out that row alone.
 #pragma once
@@ -43,6 +44,11 @@ class TablePartition final : public Partition {
   uint64_t OldestOpenRound() const override { return async_ ? Slowest() : open_; }
   bool is_table() const override { return true; }
   uint64_t state_bytes() const override;
+  uint64_t copy_bytes() const override { return segment_->stats().bytes; }
+  absl::StatusOr<ReplicaMessage> Save() const override;
+  void OnSettled() override;
+  absl::Status Load(const proto::ReplicaHead& head, ConstBytes bulk) override;
+  absl::Status Replay(const proto::ReplicaHead& head, ConstBytes bulk) override;
   const TableSegment& segment() const { return *segment_; }
 
  protected:
@@ -62,6 +68,7 @@ class TablePartition final : public Partition {
     uint64_t next = 0;
     bool counted = true;
     bool owed = false;            // the answer to round next - 1 waits for the slowest rank
+    bool held = false;            // a contribution waits in queued_
   };
   struct Parked {
     LinkId link = 0;
@@ -86,7 +93,13 @@ class TablePartition final : public Partition {
   absl::Status Add(Held held);
   void Consume(bool all);         // what is held, as far as its turn has come
   void CloseIfComplete();
-  void ApplyNow(const FrameHeader& push, const Held& held);
+  void SendAnswers();
+  void ApplyNow(uint32_t rank, const Held& held);
+  // One round of these rows, here and at whoever follows.
+  void ApplyRound(uint64_t round, const std::vector<uint32_t>& contributors, std::span<const uint64_t> ids,
+                  std::span<const float> values, std::span<const uint32_t> sightings, float rate);
+  void AdvanceClock(uint32_t rank);
+  absl::Status Malformed(const std::string& what) const;
   void Record(uint64_t round, const std::vector<uint32_t>& contributors, std::span<const uint64_t> ids, float rate);
   uint64_t Slowest() const;
   void ReleaseAnswers();
@@ -108,7 +121,10 @@ class TablePartition final : public Partition {
   std::vector<float> decoded_;            // scratch
   std::vector<uint64_t> ids_;             // scratch, of a pull
 
+  std::vector<uint32_t> unanswered_;      // BSP: contributors of round open_ - 1, until it is settled
+
   std::vector<Clock> clocks_;             // SSP, ASP: by rank
+  std::deque<std::pair<uint32_t, Held>> queued_;   // SSP, ASP: rank and contribution, while a round goes to copies
   std::map<std::pair<uint32_t, uint64_t>, Parked> parked_;   // by rank, request number
   std::map<uint32_t, std::deque<Sent>> sent_;                // by rank: the latest answers to pulls
   uint32_t answers_ = 0;

@@ -35,6 +35,13 @@ void ValueState::Assign(BlockPtr block) {
   replica_ = value_;
 }
 
+void ValueState::Restore(BlockPtr value, BlockPtr replica, std::span<const float> state, uint64_t updates) {
+  value_ = std::move(value);
+  if (replica_ != nullptr) replica_ = replica != nullptr ? std::move(replica) : value_;
+  state_.assign(state.begin(), state.end());
+  updates_ = updates;
+}
+
 absl::Status ValueState::Update(const BlockPtr& gradient, ApplyParams params) {
   params.step = updates_ + 1;
   if (optimizer_->none()) {

@@ -46,6 +46,11 @@ class ValueState {
   absl::StatusOr<EncodedChange> TakeChange(const compression::Codec& codec, BlockPool* scratch);
   void Resync() { replica_ = value_; }   // y = x, exactly
 
+  // For copies: what Create made, with these contents. replica null: it is the value's own block, or there is none.
+  std::span<const float> state() const { return state_; }
+  const BlockPtr& replica() const { return replica_; }
+  void Restore(BlockPtr value, BlockPtr replica, std::span<const float> state, uint64_t updates);
+
   uint64_t state_bytes() const { return state_.size() * sizeof(float); }   // besides blocks
 
  private:

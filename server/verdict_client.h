@@ -23,11 +23,10 @@ class VerdictClient {
   VerdictClient(const Clock* clock, TimeNs resend, Send send)
       : clock_(clock), resend_(resend), send_(std::move(send)) {}
 
-  void set_partitions(size_t owned) { owned_ = owned; }
-
-  // One partition's record; the last one of the step sends them all. Not called twice for one partition and step.
+  // One partition's record (its last word, if it said something before); Flush sends it.
   void Add(uint64_t step, uint32_t phase, const StepRecord& record);
-  // True if this verdict was waited for: apply it to the partitions.
+  void Flush();                  // at the end of each event: what was added since
+  // True if this verdict was waited for: apply it to the partitions. Earlier steps are over.
   bool OnVerdict(uint64_t step, uint32_t phase);
   void OnTick();                 // asks again after `resend`
   void OnCoordinatorUp();        // asks again at once
@@ -36,16 +35,16 @@ class VerdictClient {
 
  private:
   struct Gather {
-    std::vector<StepRecord> records;
-    TimeNs sent = 0;             // 0: not complete yet
+    std::map<uint32_t, StepRecord> records;   // by partition
+    std::vector<uint32_t> added;              // partitions that were not sent yet
+    TimeNs sent = 0;                          // 0: nothing yet
     TimeNs since = 0;
   };
-  void SendNow(const std::pair<uint64_t, uint32_t>& key, Gather& gather);
+  void SendAll(const std::pair<uint64_t, uint32_t>& key, Gather& gather);
 
   const Clock* const clock_;
   const TimeNs resend_;
   const Send send_;
-  size_t owned_ = 0;
   std::map<std::pair<uint64_t, uint32_t>, Gather> open_;   // by step and phase
 };
 

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "compression/row_payload.h"
@@ -49,6 +50,14 @@ class Admission {
   }
 
   size_t bytes() const { return counters_.capacity(); }
+
+  // For copies.
+  std::span<const uint8_t> counters() const { return counters_; }
+  uint64_t counted() const { return counted_; }
+  void Restore(std::span<const uint8_t> counters, uint64_t counted) {
+    counters_.assign(counters.begin(), counters.end());
+    counted_ = counted;
+  }
 
  private:
   void Halve() {

@@ -93,6 +93,9 @@ class Segment final : public TableSegment {
   SegmentStats stats() const override;
   std::vector<std::pair<uint64_t, uint64_t>> HotIds(size_t most) const override { return hot_.Top(most); }
   void ForEach(const std::function<void(const Row&)>& fn) const override;
+  size_t SavedBytes() const override;
+  void Save(std::span<std::byte> out) const override;
+  absl::Status Load(std::span<const std::byte> saved) override;
 
  private:
   // What all rows of one Apply have in common.
@@ -243,6 +246,82 @@ SegmentStats Segment::stats() const {
   stats.rows = store_.rows();
   stats.bytes = store_.bytes() + ages_.bytes() + admission_.bytes() + sluice::server::HotIds::kBytes;
   return stats;
+}
+
+// Saved: the fields of Head, a u64 each; rows, each u64 id, u32 last round, values at rest, state; the sketch's counters.
+struct Head {
+  uint64_t rows, row_bytes, sketch_bytes, counted, reads, hits, updates, created, evicted_age, evicted_bound, dropped_zero,
+      not_admitted, no_room, nonfinite;
+};
+
+size_t SavedRow(const RowLayout& layout) { return sizeof(uint64_t) + sizeof(uint32_t) + layout.stride - sizeof(RowHeader); }
+
+size_t Segment::SavedBytes() const {
+  return sizeof(Head) + store_.rows() * SavedRow(store_.layout()) + admission_.counters().size();
+}
+
+void Segment::Save(std::span<std::byte> out) const {
+  const RowLayout& layout = store_.layout();
+  const Head head{store_.rows(), SavedRow(layout), admission_.counters().size(), admission_.counted(), stats_.reads,
+                  stats_.hits, stats_.updates, stats_.created, stats_.evicted_age, stats_.evicted_bound,
+                  stats_.dropped_zero, stats_.not_admitted, stats_.no_room, stats_.nonfinite};
+  std::byte* at = out.data();
+  std::memcpy(at, &head, sizeof(head));
+  at += sizeof(head);
+  struct Place {
+    uint32_t round, slot;
+    uint64_t id;
+  };
+  std::vector<Place> order;
+  order.reserve(store_.rows());
+  for (uint32_t slot = 0; slot < store_.slots(); ++slot)
+    if (store_.live(slot)) order.push_back({store_.header(slot)->last_round, slot, store_.header(slot)->id()});
+  std::sort(order.begin(), order.end(),
+            [](const Place& a, const Place& b) { return std::pair(a.round, a.id) < std::pair(b.round, b.id); });
+  const size_t payload = layout.stride - sizeof(RowHeader);
+  for (const Place& place : order) {
+    std::memcpy(at, &place.id, sizeof(place.id));
+    std::memcpy(at + sizeof(place.id), &place.round, sizeof(place.round));
+    at += sizeof(place.id) + sizeof(place.round);
+    std::memcpy(at, store_.raw_values(place.slot), payload);
+    at += payload;
+  }
+  if (!admission_.counters().empty()) std::memcpy(at, admission_.counters().data(), admission_.counters().size());
+}
+
+absl::Status Segment::Load(std::span<const std::byte> saved) {
+  const RowLayout& layout = store_.layout();
+  Head head{};
+  if (saved.size() < sizeof(head)) return absl::DataLossError(absl::StrCat("a saved segment of ", saved.size(), " bytes"));
+  std::memcpy(&head, saved.data(), sizeof(head));
+  saved = saved.subspan(sizeof(head));
+  if (head.row_bytes != SavedRow(layout) || head.sketch_bytes != admission_.counters().size() ||
+      head.rows > saved.size() / head.row_bytes || head.rows * head.row_bytes + head.sketch_bytes != saved.size() ||
+      head.rows > most_rows_ || store_.rows() != 0)
+    return absl::DataLossError(absl::StrCat("a saved segment of ", head.rows, " rows of ", head.row_bytes, " bytes and ",
+                                            head.sketch_bytes, " of a sketch, in ", saved.size(), " bytes; this one has rows of ",
+                                            SavedRow(layout), " and at most ", most_rows_));
+  const size_t payload = layout.stride - sizeof(RowHeader);
+  uint32_t round_before = 0;
+  for (uint64_t i = 0; i < head.rows; ++i, saved = saved.subspan(head.row_bytes)) {
+    uint64_t id = 0;
+    uint32_t round = 0;
+    std::memcpy(&id, saved.data(), sizeof(id));
+    std::memcpy(&round, saved.data() + sizeof(id), sizeof(round));
+    if (round < round_before || round > RowAges::kMostRound || store_.Find(id) != RowStore::kNone)
+      return absl::DataLossError(absl::StrCat("row ", id, " of a saved segment is out of order or comes twice"));
+    round_before = round;
+    const uint32_t slot = store_.Insert(id);
+    store_.header(slot)->last_round = round;
+    std::memcpy(store_.raw_values(slot), saved.data() + sizeof(id) + sizeof(round), payload);
+    if (evicts_) ages_.Add(slot);
+  }
+  admission_.Restore({reinterpret_cast<const uint8_t*>(saved.data()), head.sketch_bytes}, head.counted);
+  stats_.reads = head.reads, stats_.hits = head.hits, stats_.updates = head.updates, stats_.created = head.created;
+  stats_.evicted_age = head.evicted_age, stats_.evicted_bound = head.evicted_bound;
+  stats_.dropped_zero = head.dropped_zero, stats_.not_admitted = head.not_admitted;
+  stats_.no_room = head.no_room, stats_.nonfinite = head.nonfinite;
+  return absl::OkStatus();
 }
 
 void Segment::ForEach(const std::function<void(const Row&)>& fn) const {

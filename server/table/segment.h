@@ -82,6 +82,16 @@ class TableSegment {
     uint64_t last_round = 0;
   };
   virtual void ForEach(const std::function<void(const Row&)>& fn) const = 0;
+
+  // Rows, their state and ages, counts and the admission sketch, for a copy that reads, admits and evicts as this one does
+  // from here on. (Hot ids are counted anew by the copy.) Rows in order of last round, then id.
+  virtual size_t SavedBytes() const { return 0; }
+  virtual void Save(std::span<std::byte> out) const { (void)out; }   // SavedBytes() of it
+  // Into a segment in which nothing has happened. DATA_LOSS: it is of no use then.
+  virtual absl::Status Load(std::span<const std::byte> saved) {
+    (void)saved;
+    return absl::UnimplementedError("this kind of segment is for tests and cannot be copied");
+  }
 };
 
 }  // namespace sluice::server

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 #include <unordered_map>
 #include <utility>
@@ -149,8 +150,11 @@ struct LinkQueue::Impl {
     while (!to_release.empty()) {
       const std::vector<uint64_t> now = std::exchange(to_release, {});
       for (const uint64_t key : now) {
-        const auto& callback = (key & kSenderKeyBit) != 0 ? sender_released : released;
-        if (callback) callback(key);
+        if ((key & kSenderKeyBit) == 0) {
+          if (released) released(key);
+        } else if (const auto sender = senders.find(key >> kSenderKeyShift << kSenderKeyShift); sender != senders.end()) {
+          sender->second.released(key);
+        }
       }
     }
   }
@@ -159,8 +163,15 @@ struct LinkQueue::Impl {
   const Clock* const clock;
   const LinkQueueOptions options;
   const std::function<void(uint64_t)> released;
-  std::function<void(uint64_t)> sender_released;
-  std::function<void()> before_flush;
+  struct Sender {
+    std::function<void(uint64_t)> released;
+    std::function<void()> before_flush;
+  };
+  void BeforeFlush() {
+    for (const auto& [base, sender] : senders) sender.before_flush();
+  }
+  std::map<uint64_t, Sender> senders;  // by the base of their keys
+  uint64_t next_sender = 1;
   std::function<void(const FrameHeader&, const SendTimes&)> sent;
 
   std::unordered_map<LinkId, Link> links;
@@ -259,7 +270,7 @@ void LinkQueue::Cancel(uint64_t key) {
 }
 
 void LinkQueue::Flush() {
-  if (impl_->before_flush) impl_->before_flush();
+  impl_->BeforeFlush();
   const TimeNs now = impl_->clock->Now();
   const std::vector<LinkId> dirty = std::exchange(impl_->dirty, {});
   for (const LinkId id : dirty) {
@@ -276,7 +287,7 @@ void LinkQueue::Flush() {
 }
 
 void LinkQueue::OnWritable(LinkId link) {
-  if (impl_->before_flush) impl_->before_flush();
+  impl_->BeforeFlush();
   if (const auto it = impl_->links.find(link); it != impl_->links.end()) impl_->Pump(link, it->second);
 }
 
@@ -297,10 +308,13 @@ bool LinkQueue::OnSent(LinkId link, uint64_t cookie) {
   return true;
 }
 
-void LinkQueue::AttachSender(std::function<void(uint64_t key)> released, std::function<void()> before_flush) {
-  impl_->sender_released = std::move(released);
-  impl_->before_flush = std::move(before_flush);
+uint64_t LinkQueue::AttachSender(std::function<void(uint64_t key)> released, std::function<void()> before_flush) {
+  const uint64_t base = kSenderKeyBit | impl_->next_sender++ << kSenderKeyShift;
+  impl_->senders[base] = {std::move(released), std::move(before_flush)};
+  return base;
 }
+
+void LinkQueue::DetachSender(uint64_t base) { impl_->senders.erase(base); }
 
 void LinkQueue::ObserveSends(std::function<void(const FrameHeader& header, const SendTimes& times)> sent) {
   impl_->sent = std::move(sent);

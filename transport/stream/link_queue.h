@@ -28,8 +28,9 @@ struct SendTimes {
   TimeNs queued = 0, begun = 0, done = 0;
 };
 
-// Keys with this bit belong to the StreamSender that is attached.
+// Keys with this bit belong to the StreamSenders that are attached: below it the sender's number, then its own count.
 inline constexpr uint64_t kSenderKeyBit = uint64_t{1} << 63;
+inline constexpr unsigned kSenderKeyShift = 40;
 
 class LinkQueue {
  public:
@@ -64,9 +65,11 @@ class LinkQueue {
   // Forward Handler::OnSent here; returns false if the cookie is not ours.
   bool OnSent(LinkId link, uint64_t cookie);
 
-  // For StreamSender: released of the keys with kSenderKeyBit, and what runs at the beginning of every Flush() and
-  // OnWritable(), so that what the sender holds back goes out in order of priority. Empty functions detach it.
-  void AttachSender(std::function<void(uint64_t key)> released, std::function<void()> before_flush);
+  // For StreamSender: released of its keys, and what runs at the beginning of every Flush() and OnWritable(), so that what
+  // the sender holds back goes out in order of priority. Returns the base of its keys: base + 1 to base + 2^40 - 1.
+  uint64_t AttachSender(std::function<void(uint64_t key)> released, std::function<void()> before_flush);
+  // Nothing is called any more; payloads of its messages must stay untouched all the same until the link has let go.
+  void DetachSender(uint64_t base);
 
   // For traces, set before anything is sent; without it no clock is read for them. Told of each message with a payload,
   // also of those inside a batch, once the endpoint has let go of it (at once where it copies): before released(key), also

@@ -184,7 +184,7 @@ struct StreamSender::Impl {
 
   void Enqueue(Push& push, const FrameHeader& header, bool by_reference) {
     push.state = State::kSending;
-    push.key = next_key++;
+    push.key = key_base + next_key++;
     ++push.outstanding;
     keys[push.key] = {push.header.partition, push.serial};
     queue->SendLarge(push.link, header, push.payload, push.priority, push.key, by_reference);
@@ -318,7 +318,8 @@ struct StreamSender::Impl {
   std::set<std::pair<TimeNs, uint32_t>> timers;  // deadline, partition
   std::unordered_map<uint64_t, std::pair<uint32_t, uint64_t>> keys;  // LinkQueue key -> partition, serial
   std::unordered_map<uint32_t, std::deque<Draining>> draining;       // by partition, in order of their ends
-  uint64_t next_key = kSenderKeyBit + 1;
+  uint64_t key_base = 0;  // as LinkQueue::AttachSender gave it
+  uint64_t next_key = 1;
   uint64_t next_serial = 1;
   uint64_t replays = 0;
   size_t begun = 0;  // pushes of which something was sent: answers that are awaited
@@ -327,11 +328,11 @@ struct StreamSender::Impl {
 StreamSender::StreamSender(Endpoint* endpoint, LinkQueue* queue, const Clock* clock, StreamSenderOptions options,
                            std::function<void(uint32_t partition)> released)
     : impl_(std::make_unique<Impl>(endpoint, queue, clock, options, std::move(released))) {
-  queue->AttachSender([impl = impl_.get()](uint64_t key) { impl->OnReleased(key); },
-                      [impl = impl_.get()] { impl->Pump(); });
+  impl_->key_base = queue->AttachSender([impl = impl_.get()](uint64_t key) { impl->OnReleased(key); },
+                                        [impl = impl_.get()] { impl->Pump(); });
 }
 
-StreamSender::~StreamSender() { impl_->queue->AttachSender({}, {}); }
+StreamSender::~StreamSender() { impl_->queue->DetachSender(impl_->key_base); }
 
 absl::Status StreamSender::Start(LinkId link, const FrameHeader& header, ConstBytes payload, int32_t priority) {
   const auto [it, fresh] = impl_->pushes.try_emplace(header.partition);
