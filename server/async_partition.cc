@@ -75,7 +75,8 @@ Partition::Admission AsyncPartition::Admit(LinkId link, const FrameHeader& push)
 }
 
 bool AsyncPartition::Urgent(const FrameHeader& push) const {
-  return push.round == ranks_[push.rank].next && push.round == Slowest();
+  // While a round goes to copies a contribution is kept: it must leave the reserve to the copies' messages.
+  return !waits() && push.round == ranks_[push.rank].next && push.round == Slowest();
 }
 
 absl::Status AsyncPartition::Contribute(LinkId link, const FrameHeader& push, Payload payload) {

@@ -194,7 +194,7 @@ void BspPartition::CloseGradient() {
   record.partition = shape_.partition;
   record.flags = (finite ? 0 : kRecordNonfinite) | (asked_to_skip_ ? kRecordSkip : 0);
   if (finite) record.values[0] = SumOfSquares(std::as_const(*sum_).values());
-  told_ = {record, {}, true};
+  norm_ = record;
   job_->submit(step_, kPhaseNorm, record);
 }
 
@@ -215,7 +215,7 @@ void BspPartition::OnVerdict(uint64_t step, uint32_t phase, const Verdict& verdi
     record.partition = shape_.partition;
     record.values[0] = norms.parameters;
     record.values[1] = norms.update;
-    told_.layers = record;
+    layers_ = record;
     job_->submit(step_, kPhaseLayers, record);
     return;
   }
@@ -224,14 +224,18 @@ void BspPartition::OnVerdict(uint64_t step, uint32_t phase, const Verdict& verdi
 }
 
 void BspPartition::Resubmit() {
-  // In this order: a coordinator decides steps as their records come together.
-  if (told_last_.any) {
-    job_->submit(step_ - 1, kPhaseNorm, told_last_.norm);
-    if (semantics().layerwise) job_->submit(step_ - 1, kPhaseLayers, told_last_.layers);
+  if (decided_.has_value()) {
+    StepRecord record;
+    record.partition = shape_.partition;
+    record.flags = kRecordDecided | (decided_->skip ? kRecordSkip : 0);
+    record.values[0] = decided_->scale;
+    job_->submit(step_ - 1, kPhaseNorm, record);
+    record.values[0] = decided_->trust;
+    if (semantics().layerwise && !decided_->skip) job_->submit(step_ - 1, kPhaseLayers, record);
   }
   if (state_ != State::kDeciding) return;
-  job_->submit(step_, kPhaseNorm, told_.norm);
-  if (phase_ == kPhaseLayers) job_->submit(step_, kPhaseLayers, told_.layers);
+  job_->submit(step_, kPhaseNorm, norm_);
+  if (phase_ == kPhaseLayers) job_->submit(step_, kPhaseLayers, layers_);
 }
 
 // scaled: sum_ has the verdict's scale in it already, where it is to have it.
@@ -244,7 +248,7 @@ absl::Status BspPartition::ApplyGradient(const Decision& decision, bool scaled) 
   }
   ++step_;
   BuildResult(decision.skip, sum_);
-  told_last_ = std::exchange(told_, Told{});
+  if (semantics().needs_verdict()) decided_ = decision;
   const BlockPtr sum = std::move(sum_);
   EndRound(decision, /*assigned=*/false, decision.skip ? ConstBytes() : std::as_const(*sum).bytes());
   return absl::OkStatus();
@@ -266,12 +270,15 @@ absl::Status BspPartition::UpdateValue(const Decision& decision, bool scaled) {
 void BspPartition::BuildResult(bool skipped, const BlockPtr& aggregate) {
   last_ = CurrentValue(open_, semantics().RateBits(step_));
   if (skipped) last_.flags |= transport::kFlagSkipped;
-  if (semantics().reply == proto::REPLY_AGGREGATE) {
+  if (!skipped && semantics().reply == proto::REPLY_AGGREGATE) {
     last_.owner = aggregate;
     last_.payload = std::as_const(*aggregate).bytes();
   }
   // A skipped step has no aggregate and no change; the parameters are what they were.
-  if (skipped && semantics().reply != proto::REPLY_PARAMETERS) last_.payload = {};
+  if (skipped && semantics().reply != proto::REPLY_PARAMETERS) {
+    last_.payload = {};
+    last_.owner.reset();
+  }
   if (skipped || semantics().reply != proto::REPLY_CHANGE) return;
   if (reply_codec_ != nullptr) {
     auto change = values_.TakeChange(*reply_codec_, job_->scratch);
@@ -333,7 +340,6 @@ void BspPartition::EndRound(const Decision& decision, bool assigned, ConstBytes 
     head.set_scale(decision.scale);
     head.set_trust(decision.trust);
     head.set_rate_bits(decision.rate_bits);
-    if (!broadcast) SaveTold(&head);
     Append(RoundMessage(head, given));
   }
   if (owner() && !waits()) SendAnswers();
@@ -351,28 +357,6 @@ void BspPartition::OnSettled() {
 }
 
 // --- copies
-
-template <typename Head>
-void BspPartition::SaveTold(Head* head) const {
-  if (!told_last_.any) return;
-  head->set_told(true);
-  head->set_record_flags(told_last_.norm.flags);
-  head->set_sum_of_squares(told_last_.norm.values[0]);
-  head->set_parameter_norm(told_last_.layers.values[0]);
-  head->set_update_norm(told_last_.layers.values[1]);
-}
-
-template <typename Head>
-void BspPartition::LoadTold(const Head& head) {
-  told_last_ = Told{};
-  if (!head.told()) return;
-  told_last_.any = true;
-  told_last_.norm.partition = told_last_.layers.partition = shape_.partition;
-  told_last_.norm.flags = head.record_flags();
-  told_last_.norm.values[0] = head.sum_of_squares();
-  told_last_.layers.values[0] = head.parameter_norm();
-  told_last_.layers.values[1] = head.update_norm();
-}
 
 absl::StatusOr<ReplicaMessage> BspPartition::Save() const {
   proto::ReplicaHead message;
@@ -401,7 +385,13 @@ absl::StatusOr<ReplicaMessage> BspPartition::Save() const {
     // Of the closed rounds: what the open one has is sent again to whoever becomes the owner.
     head->add_ranks()->set_contributed(std::min(seat.contributed, open_));
   }
-  SaveTold(head);
+  if (decided_.has_value()) {
+    head->set_decided(true);
+    head->set_last_skipped(decided_->skip);
+    head->set_last_scale(decided_->scale);
+    head->set_last_trust(decided_->trust);
+    head->set_decided_rate_bits(decided_->rate_bits);
+  }
   // On the heap: it is rare, and the pool keeps what it has once given.
   return MakeReplicaMessage(message, {saved.value, saved.replica, saved.state, answer}, nullptr);
 }
@@ -442,7 +432,8 @@ absl::Status BspPartition::Load(const proto::ReplicaHead& message, ConstBytes bu
   for (int rank = 0; rank < head.ranks_size(); ++rank) {
     seats_[static_cast<size_t>(rank)].contributed = head.ranks(rank).contributed();
   }
-  LoadTold(head);
+  decided_.reset();
+  if (head.decided()) decided_ = Decision{head.last_skipped(), head.last_scale(), head.last_trust(), head.decided_rate_bits()};
   return absl::OkStatus();
 }
 
@@ -472,8 +463,6 @@ absl::Status BspPartition::Replay(const proto::ReplicaHead& message, ConstBytes 
   }
   kind_ = Kind::kGradient;
   sum_ = std::move(given);
-  LoadTold(round);
-  told_ = told_last_;
   return ApplyGradient(decision, /*scaled=*/true);
 }
 

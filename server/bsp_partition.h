@@ -14,6 +14,7 @@
 #pragma once
 
 #include <bit>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,11 +64,6 @@ class BspPartition final : public DensePartition {
     double trust = 1.0;
     uint32_t rate_bits = 0;
   };
-  // What the coordinator was told of the last step: a new one is told again.
-  struct Told {
-    StepRecord norm, layers;
-    bool any = false;
-  };
   absl::Status ApplyGradient(const Decision& decision, bool scaled = false);
   absl::Status UpdateValue(const Decision& decision, bool scaled);
   void BuildResult(bool skipped, const BlockPtr& aggregate);
@@ -75,10 +71,6 @@ class BspPartition final : public DensePartition {
   void SendAnswers();
   // Where the last answer's payload lies (DenseHead.last_source).
   static constexpr uint32_t kAnswerEmpty = 0, kAnswerValue = 1, kAnswerReplica = 2, kAnswerApart = 3;
-  template <typename Head>
-  void SaveTold(Head* head) const;
-  template <typename Head>
-  void LoadTold(const Head& head);
 
   State state_ = State::kOpen;
   uint64_t open_ = 0;            // the open round = rounds applied
@@ -94,7 +86,8 @@ class BspPartition final : public DensePartition {
   BlockPtr sum_;                 // from SUMMED on: the reduced gradient
   Decision decision_;            // of phase 0
   uint32_t phase_ = 0;           // kDeciding: what is waited for
-  Told told_, told_last_;        // of the step being decided, and of step_ - 1
+  StepRecord norm_, layers_;     // kDeciding: what the coordinator was told
+  std::optional<Decision> decided_;   // of step step_ - 1, where a coordinator decides
   Result last_;                  // of round open_ - 1
   std::vector<uint32_t> unanswered_;     // contributors of that round, until it is settled
 };

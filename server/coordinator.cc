@@ -58,6 +58,11 @@ Verdict Coordinator::Decide(const Key& key, const Gather& gather) const {
     double sum = 0;
     for (const auto& record : records) {
       if (!record.has_value()) continue;   // a table's
+      if ((record->flags & kRecordDecided) != 0) {
+        verdict.skip = (record->flags & kRecordSkip) != 0;
+        verdict.scale = record->values[0];
+        return verdict;
+      }
       verdict.skip |= record->flags != 0;
       sum += record->values[0];
     }
@@ -68,14 +73,18 @@ Verdict Coordinator::Decide(const Key& key, const Gather& gather) const {
   // Phase 1 goes with the scale of phase 0.
   if (const Verdict* norm = Find(key.first, kPhaseNorm)) verdict.scale = norm->scale;
   std::map<uint32_t, std::pair<double, double>> sums;
+  std::map<uint32_t, double> decided;   // trust ratios
   for (size_t p = 0; p < records.size(); ++p) {
     if (!records[p].has_value()) continue;
+    if ((records[p]->flags & kRecordDecided) != 0) decided[tensor_of_[p]] = records[p]->values[0];
     auto& [parameters, update] = sums[tensor_of_[p]];
     parameters += records[p]->values[0];
     update += records[p]->values[1];
   }
   for (const auto& [tensor, sum] : sums) {
-    verdict.trust.emplace_back(tensor, rules_.trust(tensor, sum.first, sum.second));
+    const auto known = decided.find(tensor);
+    verdict.trust.emplace_back(tensor, known != decided.end() ? known->second
+                                                              : rules_.trust(tensor, sum.first, sum.second));
   }
   return verdict;
 }

@@ -6,8 +6,8 @@
 //   3. Layer-wise optimizers: the same with phase 1, summed tensor by tensor into trust ratios.
 //   4. Everyone who sent a record gets the verdict; later repeats of the last two steps are answered from memory.
 // No partition can be at step t+1 before step t is decided. So one step is gathered at a time, but for a coordinator that is
-// new (its server took over from one that was lost): owners tell it the records of the last step again, which some of them
-// are behind and some ahead of. The same records give the same verdict. What is behind a decided step is forgotten.
+// new (its server took over from one that was lost): owners that have applied a step tell it the verdict, which some of
+// them are behind and some ahead of. A verdict that one of them has applied stands. What is behind a decided step is forgotten.
 #pragma once
 
 #include <cstdint>

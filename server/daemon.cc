@@ -279,6 +279,7 @@ void Daemon::FillHeartbeat(proto::Heartbeat* heartbeat) {
     heartbeat->set_wire_bytes_in(heartbeat->wire_bytes_in() + stats.wire_in);
     heartbeat->set_wire_bytes_out(heartbeat->wire_bytes_out() + stats.wire_out);
     if (heartbeat->waiting_for().empty()) heartbeat->set_waiting_for(stats.core.waiting_for);
+    for (const proto::ReplicaState& state : stats.replicas) *heartbeat->add_replicas() = state;
   }
   FillTables(Tables(), heartbeat);
   const bool ready = report_.request != 0 && report_.lanes_missing == 0 &&

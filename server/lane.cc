@@ -147,6 +147,7 @@ void Lane::Publish() {
   LaneStats stats;
   stats.core = core_->stats();
   stats.tables = tables_;
+  stats.replicas = core_->ReplicaStates();
   stats.wire_in = closed_in_;
   stats.wire_out = closed_out_;
   stats.links = links_.size();

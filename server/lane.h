@@ -45,6 +45,7 @@ struct LaneStats {
   uint64_t links = 0;
   uint64_t refused_peers = 0;
   std::shared_ptr<const std::vector<TableStats>> tables;   // by job and tensor; null before the first look at them
+  std::vector<proto::ReplicaState> replicas;  // copies that the plans have not in sync
 };
 
 class Lane final : private transport::Handler {

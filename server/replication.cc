@@ -148,7 +148,7 @@ bool Replication::Settled(uint32_t partition) const {
 void Replication::Queue(Log& log, Follower& follower, const ReplicaMessage& message, bool state) {
   ConstBytes rest = message.bytes;
   do {
-    const ConstBytes piece = rest.first(std::min(rest.size(), kPieceBytes));
+    const ConstBytes piece = rest.first(std::min(rest.size(), env_.piece_bytes));
     rest = rest.subspan(piece.size());
     follower.queue.push_back({message.owner, piece, !rest.empty(), state});
   } while (!rest.empty());

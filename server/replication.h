@@ -46,6 +46,7 @@ class Replication {
     std::function<void(std::unique_ptr<ReplicaChannel>)> bury;
     std::function<LinkId(const proto::Address&)> link;   // to another server's lane, or 0: LinkUp follows
     std::function<void()> request_plan;
+    size_t piece_bytes = 8 << 20;           // longer messages are cut
   };
 
   struct Owned {                            // a shard of this lane
@@ -80,7 +81,6 @@ class Replication {
   uint64_t queued_bytes() const { return queued_bytes_; }
 
  private:
-  static constexpr size_t kPieceBytes = 8 << 20;       // of a message that is cut
   static constexpr size_t kFillBytes = 64 << 20;       // states under way at a time
   static constexpr size_t kBehindBytes = 256 << 20;    // a follower that is so far behind is waited for
 

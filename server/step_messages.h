@@ -15,6 +15,9 @@ inline constexpr uint32_t kPhaseLayers = 1;  // two: the sums of squares of the 
 
 inline constexpr uint32_t kRecordNonfinite = 1;  // the reduced gradient has a NaN or an infinity
 inline constexpr uint32_t kRecordSkip = 2;       // a worker asked for the step to be skipped
+// Said to a new coordinator: this partition has applied the step. The value is the verdict's: scale (with SKIP: it was
+// skipped), in phase 1 the tensor's trust ratio.
+inline constexpr uint32_t kRecordDecided = 4;
 
 struct StepRecord {
   uint32_t partition = 0;

@@ -166,7 +166,8 @@ void TablePartition::SendApplied(uint32_t rank, uint64_t round, uint16_t flags, 
 
 bool TablePartition::Urgent(const FrameHeader& push) const {
   if (push.round != NextRound(push.rank)) return false;
-  return async_ ? push.round == Slowest() : push.rank == LowestMissing(open_);
+  // While a round goes to copies a contribution is kept: it must leave the reserve to the copies' messages.
+  return async_ ? !waits() && push.round == Slowest() : push.rank == LowestMissing(open_);
 }
 
 absl::StatusOr<TablePartition::Held> TablePartition::Parse(const FrameHeader& push, Payload payload) const {

@@ -248,21 +248,59 @@ SegmentStats Segment::stats() const {
   return stats;
 }
 
-// Saved: the fields of Head, a u64 each; rows, each u64 id, u32 last round, values at rest, state; the sketch's counters.
+// Saved: the fields of Head, a u64 each; rows, each u64 id, u32 last round, values at rest, state; the sketch's counters, all
+// of them or, where that is less, those that are not zero, each u32 place and u8 count.
 struct Head {
-  uint64_t rows, row_bytes, sketch_bytes, counted, reads, hits, updates, created, evicted_age, evicted_bound, dropped_zero,
+  uint64_t rows, row_bytes, counters, sketch_bytes, counted, reads, hits, updates, created, evicted_age, evicted_bound, dropped_zero,
       not_admitted, no_room, nonfinite;
 };
 
 size_t SavedRow(const RowLayout& layout) { return sizeof(uint64_t) + sizeof(uint32_t) + layout.stride - sizeof(RowHeader); }
 
+constexpr size_t kCell = sizeof(uint32_t) + sizeof(uint8_t);
+
+size_t SketchBytes(std::span<const uint8_t> counters) {
+  const auto zeros = static_cast<size_t>(std::count(counters.begin(), counters.end(), 0));
+  return std::min(counters.size(), (counters.size() - zeros) * kCell);
+}
+
+void SaveSketch(std::span<const uint8_t> counters, size_t bytes, std::byte* out) {
+  if (bytes == counters.size()) {
+    if (bytes > 0) std::memcpy(out, counters.data(), bytes);
+    return;
+  }
+  for (uint32_t place = 0; place < counters.size(); ++place) {
+    if (counters[place] == 0) continue;
+    std::memcpy(out, &place, sizeof(place));
+    std::memcpy(out + sizeof(place), &counters[place], sizeof(uint8_t));
+    out += kCell;
+  }
+}
+
+// False: it is no sketch of so many counters.
+bool LoadSketch(std::span<const std::byte> saved, std::vector<uint8_t>* counters) {
+  if (saved.size() == counters->size()) {
+    if (!saved.empty()) std::memcpy(counters->data(), saved.data(), saved.size());
+    return true;
+  }
+  if (saved.size() > counters->size() || saved.size() % kCell != 0) return false;
+  for (; !saved.empty(); saved = saved.subspan(kCell)) {
+    uint32_t place = 0;
+    std::memcpy(&place, saved.data(), sizeof(place));
+    if (place >= counters->size()) return false;
+    std::memcpy(&(*counters)[place], saved.data() + sizeof(place), sizeof(uint8_t));
+  }
+  return true;
+}
+
 size_t Segment::SavedBytes() const {
-  return sizeof(Head) + store_.rows() * SavedRow(store_.layout()) + admission_.counters().size();
+  return sizeof(Head) + store_.rows() * SavedRow(store_.layout()) + SketchBytes(admission_.counters());
 }
 
 void Segment::Save(std::span<std::byte> out) const {
   const RowLayout& layout = store_.layout();
-  const Head head{store_.rows(), SavedRow(layout), admission_.counters().size(), admission_.counted(), stats_.reads,
+  const size_t sketch_bytes = SketchBytes(admission_.counters());
+  const Head head{store_.rows(), SavedRow(layout), admission_.counters().size(), sketch_bytes, admission_.counted(), stats_.reads,
                   stats_.hits, stats_.updates, stats_.created, stats_.evicted_age, stats_.evicted_bound,
                   stats_.dropped_zero, stats_.not_admitted, stats_.no_room, stats_.nonfinite};
   std::byte* at = out.data();
@@ -286,7 +324,7 @@ void Segment::Save(std::span<std::byte> out) const {
     std::memcpy(at, store_.raw_values(place.slot), payload);
     at += payload;
   }
-  if (!admission_.counters().empty()) std::memcpy(at, admission_.counters().data(), admission_.counters().size());
+  SaveSketch(admission_.counters(), sketch_bytes, at);
 }
 
 absl::Status Segment::Load(std::span<const std::byte> saved) {
@@ -295,7 +333,7 @@ absl::Status Segment::Load(std::span<const std::byte> saved) {
   if (saved.size() < sizeof(head)) return absl::DataLossError(absl::StrCat("a saved segment of ", saved.size(), " bytes"));
   std::memcpy(&head, saved.data(), sizeof(head));
   saved = saved.subspan(sizeof(head));
-  if (head.row_bytes != SavedRow(layout) || head.sketch_bytes != admission_.counters().size() ||
+  if (head.row_bytes != SavedRow(layout) || head.counters != admission_.counters().size() || head.sketch_bytes > head.counters ||
       head.rows > saved.size() / head.row_bytes || head.rows * head.row_bytes + head.sketch_bytes != saved.size() ||
       head.rows > most_rows_ || store_.rows() != 0)
     return absl::DataLossError(absl::StrCat("a saved segment of ", head.rows, " rows of ", head.row_bytes, " bytes and ",
@@ -316,7 +354,9 @@ absl::Status Segment::Load(std::span<const std::byte> saved) {
     std::memcpy(store_.raw_values(slot), saved.data() + sizeof(id) + sizeof(round), payload);
     if (evicts_) ages_.Add(slot);
   }
-  admission_.Restore({reinterpret_cast<const uint8_t*>(saved.data()), head.sketch_bytes}, head.counted);
+  std::vector<uint8_t> counters(head.counters);
+  if (!LoadSketch(saved, &counters)) return absl::DataLossError(absl::StrCat("a saved sketch of ", saved.size(), " bytes is none"));
+  admission_.Restore(counters, head.counted);
   stats_.reads = head.reads, stats_.hits = head.hits, stats_.updates = head.updates, stats_.created = head.created;
   stats_.evicted_age = head.evicted_age, stats_.evicted_bound = head.evicted_bound;
   stats_.dropped_zero = head.dropped_zero, stats_.not_admitted = head.not_admitted;

@@ -21,6 +21,8 @@ namespace {
 
 using PushKey = std::tuple<uint32_t, uint64_t, uint32_t>;  // partition, round, rank
 using RoundKey = std::pair<uint32_t, uint64_t>;            // partition, round
+// By partition, term, round, first contributor (BSP: 0).
+using TermRounds = std::map<std::tuple<uint32_t, uint32_t, uint64_t, uint32_t>, const Round*>;
 
 template <typename... Parts>
 absl::Status Found(const Parts&... parts) {
@@ -73,9 +75,14 @@ class Checker {
            round < info.out_from_round(static_cast<int>(partition));
   }
 
+  // A server that is lost may have taken pushes and closed rounds that no copy has. Nobody has seen them, and the next owner
+  // takes and closes them again: of each push and round the last one counts.
   absl::Status Collect() {
     if (layout_.empty()) return Found("the history has no partitions");
     std::map<std::tuple<uint32_t, uint32_t, uint32_t>, uint32_t> newest;  // server, lane, rank -> incarnation
+    std::map<std::tuple<uint32_t, uint64_t, uint32_t>, const Round*> last;   // partition, round, first contributor
+    TermRounds by_term;
+    std::map<std::pair<uint32_t, uint32_t>, std::pair<uint32_t, uint32_t>> owners;   // partition, term
     for (const Event& event : history_.events) {
       if (const auto* c = std::get_if<Contribution>(&event)) {
         if (c->partition >= layout_.size() || c->rank >= config_.workers())
@@ -85,20 +92,61 @@ class Checker {
           return Found(Where(c->partition, c->round), ": a push of rank ", c->rank, "'s life ", c->incarnation,
                        " was taken after one of life ", life);
         life = c->incarnation;
-        if (!contributions_.emplace(PushKey{c->partition, c->round, c->rank}, c).second)
+        const Contribution*& known = contributions_[PushKey{c->partition, c->round, c->rank}];
+        if (known != nullptr && !Moved())
           return Found(Where(c->partition, c->round), " of rank ", c->rank, ": the push was taken twice");
+        known = c;
       } else if (const auto* r = std::get_if<Round>(&event)) {
         if (r->partition >= layout_.size()) return Found("a round that the plan does not know: ", Describe(event));
-        const PartitionLayout& owner = layout_[r->partition];
-        if (r->server != owner.server || r->lane != owner.lane)
-          return Found(Where(r->partition, r->round), " was applied by server ", r->server, " lane ", r->lane,
-                       ", but server ", owner.server, " lane ", owner.lane, " owns it");
-        if (r->term != owner.term)
-          return Found(Where(r->partition, r->round), " was applied under term ", r->term, "; the plan's is ",
-                       owner.term);
-        rounds_.push_back(r);
+        SLUICE_RETURN_IF_ERROR(r->backup ? CheckCopy(*r, by_term) : CheckOwner(*r, &owners));
+        if (r->backup) continue;
+        const Round*& known = last[{r->partition, r->round, bsp() ? 0 : r->contributors.front()}];
+        if (known != nullptr) {
+          if (known->term >= r->term)
+            return Found(Where(r->partition, r->round), " was applied twice, under terms ", known->term, " and ", r->term);
+          void_.insert(known);
+        }
+        known = by_term[{r->partition, r->term, r->round, bsp() ? 0 : r->contributors.front()}] = r;
       }
     }
+    for (const Event& event : history_.events) {
+      const auto* r = std::get_if<Round>(&event);
+      if (r != nullptr && !r->backup && !void_.contains(r)) rounds_.push_back(r);
+    }
+    return absl::OkStatus();
+  }
+
+  // The same push may be taken again by another owner: another server, or another process of the same one.
+  bool Moved() const { return config_.replicas() > 0; }
+
+  // One owner a term; the plan's at the end.
+  absl::Status CheckOwner(const Round& r, std::map<std::pair<uint32_t, uint32_t>, std::pair<uint32_t, uint32_t>>* owners) {
+    const auto [it, fresh] = owners->try_emplace({r.partition, r.term}, r.server, r.lane);
+    if (it->second != std::pair(r.server, r.lane))
+      return Found(Where(r.partition, r.round), " was applied by server ", r.server, " lane ", r.lane, " under term ",
+                   r.term, ", in which server ", it->second.first, " lane ", it->second.second, " owns it");
+    const PartitionLayout& owner = layout_[r.partition];
+    if (r.term > owner.term || (r.term == owner.term && (r.server != owner.server || r.lane != owner.lane)))
+      return Found(Where(r.partition, r.round), " was applied by server ", r.server, " lane ", r.lane, " under term ",
+                   r.term, ", but server ", owner.server, " lane ", owner.lane, " owns it under term ", owner.term);
+    if (r.term != owner.term && config_.replicas() == 0)
+      return Found(Where(r.partition, r.round), " was applied under term ", r.term, "; the plan's is ", owner.term);
+    return absl::OkStatus();
+  }
+
+  // A copy has the bits of its owner, which came before.
+  absl::Status CheckCopy(const Round& r, const TermRounds& rounds) {
+    const auto it = rounds.find({r.partition, r.term, r.round, bsp() ? 0 : r.contributors.front()});
+    const std::string where = absl::StrCat(Where(r.partition, r.round), " at the copy on server ", r.server);
+    if (it == rounds.end())
+      return Found(where, " under term ", r.term, ": no owner of that term has closed it");
+    const Round& owner = *it->second;
+    if (owner.contributors != r.contributors || owner.skipped != r.skipped || owner.assigned != r.assigned ||
+        owner.scale != r.scale || owner.trust != r.trust || (!r.assigned && owner.rate_bits != r.rate_bits))
+      return Found(where, ": contributors, verdict or rate differ from its owner's");
+    if (const std::string difference = FirstDifference(owner.value, r.value); !difference.empty())
+      return Found(where, ": the value differs from its owner's: ", difference);
+    if (owner.reply != r.reply) return Found(where, ": the reply's bytes differ from its owner's");
     return absl::OkStatus();
   }
 
@@ -336,7 +384,8 @@ class Checker {
     std::map<RoundKey, uint64_t> next;                                    // partition, rank -> rounds applied so far
     size_t at = 0;
     for (const Event& event : history_.events) {
-      if (std::holds_alternative<Round>(event)) {
+      if (const auto* r = std::get_if<Round>(&event)) {
+        if (r->backup || void_.contains(r)) continue;
         const Round& round = *rounds_[at++];
         std::vector<const Contribution*> contributions;
         for (const uint32_t rank : round.contributors) {
@@ -389,6 +438,7 @@ class Checker {
   const proto::JobConfig& config_;
   const std::vector<PartitionLayout> layout_;
   std::map<PushKey, const Contribution*> contributions_;
+  std::set<const Round*> void_;                          // closed by an owner that was lost, and again by the next
   std::vector<const Round*> rounds_;                     // in order
   std::map<RoundKey, const Round*> closed_;              // BSP
   std::set<PushKey> applied_;
@@ -404,9 +454,9 @@ absl::Status CompareHistories(const History& expected, const History& actual) {
   std::map<RoundKey, const Round*> rounds;
   for (const Event& event : expected.events) {
     if (const auto* c = std::get_if<Contribution>(&event)) pushes[{c->partition, c->round, c->rank}] = c;
-    if (const auto* r = std::get_if<Round>(&event)) rounds[{r->partition, r->round}] = r;
+    if (const auto* r = std::get_if<Round>(&event); r != nullptr && !r->backup) rounds[{r->partition, r->round}] = r;
   }
-  size_t seen = 0;
+  std::set<RoundKey> seen;
   for (const Event& event : actual.events) {
     if (const auto* c = std::get_if<Contribution>(&event)) {
       const auto it = pushes.find({c->partition, c->round, c->rank});
@@ -419,10 +469,11 @@ absl::Status CompareHistories(const History& expected, const History& actual) {
       if (const std::string difference = FirstDifference(it->second->value, r->value); !difference.empty())
         return Found(Where(r->partition, r->round), ": the value differs from that of the run without faults: ",
                      difference);
-      ++seen;
+      seen.insert({r->partition, r->round});
     }
   }
-  if (seen != rounds.size()) return Found("the run without faults has ", rounds.size(), " rounds, this one ", seen);
+  if (seen.size() != rounds.size())
+    return Found("the run without faults has ", rounds.size(), " rounds, this one ", seen.size());
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@ namespace {
 
 constexpr TimeNs kLimit = 300 * kSecond;  // simulated; faults end long before
 constexpr TimeNs kSettle = 200 * kMillisecond;
+constexpr TimeNs kPatience = 20 * kMillisecond;   // of a fault that must wait
 
 class Cluster {
  public:
@@ -86,7 +87,7 @@ class Cluster {
 
  private:
   static constexpr uint64_t kAtStart = UINT64_MAX;
-  enum class Kind { kCut, kWorkerCrash, kWorkerLoss, kSchedulerCrash };
+  enum class Kind { kCut, kWorkerCrash, kWorkerLoss, kSchedulerCrash, kServerCrash };
   struct Fault {
     Kind kind;
     uint64_t round;  // begins some time after the first worker has begun this round
@@ -147,6 +148,12 @@ class Cluster {
     // A job whose workers have all gone before it started is over: at the start nobody is away for a lease.
     for (Fault& fault : faults_)
       if (fault.round == kAtStart) fault.duration = std::min(fault.duration, kSecond);
+    for (uint32_t i = 0; i < scenario_.faults.server_crashes; ++i) {
+      Fault& fault = add(Kind::kServerCrash);
+      if (fault.round == kAtStart) fault.round = 0;   // before a job runs there is nothing to lose
+      fault.rank = random_.Below(scenario_.servers);
+      fault.duration = random_.Chance(0.3) ? Log(kSecond, 10 * kSecond) : Log(100 * kMicrosecond, kSecond);
+    }
     for (uint32_t i = 0; i < scenario_.faults.scheduler_crashes; ++i)
       add(Kind::kSchedulerCrash).duration = Log(kMillisecond, 2 * kSecond);
   }
@@ -184,6 +191,19 @@ class Cluster {
         worker.Lose();
         return;
       }
+      case Kind::kServerCrash: {
+        ServerNode& server = *servers_[fault.rank];
+        if (std::ranges::all_of(workers_, [](const auto& worker) { return worker->trained(); })) return;
+        if (!server.alive() || !MayLose(fault.rank)) {
+          // As soon as the job is protected again.
+          network_.Schedule(kPatience, [this, fault] { Fire(fault); });
+          return;
+        }
+        world_.note(absl::StrCat("KILL server ", fault.rank, " for ", fault.duration / kMicrosecond, " us"));
+        server.Crash();
+        network_.Schedule(fault.duration, [&server] { server.Start(); });
+        return;
+      }
       case Kind::kSchedulerCrash:
         if (!scheduler_->up()) return;
         world_.note(absl::StrCat("KILL scheduler for ", fault.duration / kMicrosecond, " us"));
@@ -191,6 +211,21 @@ class Cluster {
         network_.Schedule(fault.duration, [this] { scheduler_->Start(); });
         return;
     }
+  }
+
+  // Whether every shard has, without this server, its owner or a copy in sync in a process that lives.
+  bool MayLose(uint32_t victim) const {
+    const auto plan = scheduler_->Plan();
+    if (!plan.has_value() || plan->state() != proto::JOB_RUNNING) return false;
+    const auto holds = [&](uint32_t server) {
+      const proto::ServerInfo& info = plan->servers(static_cast<int>(server));
+      return server != victim && servers_[server]->alive() && servers_[server]->incarnation() == info.incarnation();
+    };
+    return std::ranges::all_of(plan->shards(), [&](const proto::ShardInfo& shard) {
+      // The owner of the plan may be lost already and the scheduler not know it: then a copy must be there.
+      return std::ranges::any_of(shard.backups(), [&](const proto::BackupInfo& b) { return b.in_sync() && holds(b.server()); }) ||
+             (holds(shard.server()) && shard.server() != victim);
+    });
   }
 
   bool Finished() const {
@@ -201,6 +236,8 @@ class Cluster {
   std::string Waits() const {
     std::string text = absl::StrCat("no end after ", (clock_.Now() - start_) / kSecond, " simulated seconds");
     for (const auto& worker : workers_) absl::StrAppend(&text, "; ", worker->Waiting());
+    for (const auto& server : servers_)
+      if (const std::string waits = server->Waiting(); !waits.empty()) absl::StrAppend(&text, "; ", waits);
     return text;
   }
 

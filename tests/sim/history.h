@@ -42,6 +42,7 @@ struct Round {
   uint64_t round;
   std::vector<uint32_t> contributors;
   bool skipped, assigned;
+  bool backup;               // by a copy, which was told so
   double scale, trust;
   uint32_t rate_bits;
   std::vector<float> value;  // a table's: of the rows that were pushed, after the round

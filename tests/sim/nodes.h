@@ -38,13 +38,17 @@ class SchedulerNode final : public transport::ChannelHandler {
   std::unique_ptr<scheduler::SchedulerCore> core_;
 };
 
-// A server's process: one core a lane, one stream. Servers are never killed: this version has no replicas.
+// A server's process: one core a lane, one stream. All that it holds dies with it.
 class ServerNode final : public control::MemberCore::Listener {
  public:
   ServerNode(World* world, uint32_t number);
   ~ServerNode() override;
-  void Start() { member_->Start(); }
+  void Start();   // a new life
+  void Crash();
+  bool alive() const { return member_ != nullptr; }
+  uint32_t incarnation() const { return lives_; }
   absl::Status CheckIdle() const;  // nothing is left of pushes
+  std::string Waiting() const;
 
   void OnWelcome(const proto::Welcome&) override {}
   void OnPlan(const proto::Plan& plan) override;
@@ -65,9 +69,12 @@ class ServerNode final : public control::MemberCore::Listener {
   };
 
   World* const world_;
+  const uint32_t number_;
   const std::string name_;
+  uint32_t lives_ = 0;
+  std::shared_ptr<bool> life_;   // of what is posted
   std::vector<std::unique_ptr<Lane>> lanes_;
-  MemberStream stream_;
+  std::unique_ptr<MemberStream> stream_;
   std::unique_ptr<control::MemberCore> member_;
   std::unique_ptr<Turn> ticks_;
   struct Report {

@@ -13,30 +13,40 @@ constexpr TimeNs kPost = 10 * kMicrosecond;  // from the stream's loop to the la
 
 std::string ServerNode::NodeName(uint32_t number) { return absl::StrCat("s", number); }
 
-ServerNode::ServerNode(World* world, uint32_t number)
-    : world_(world), name_(NodeName(number)), stream_(world, name_, [] {}) {
+ServerNode::ServerNode(World* world, uint32_t number) : world_(world), number_(number), name_(NodeName(number)) {}
+
+ServerNode::~ServerNode() {
+  if (alive()) Crash();
+}
+
+void ServerNode::Start() {
+  ++lives_;
+  world_->note(absl::StrCat(name_, " starts its life ", lives_));
+  life_ = std::make_shared<bool>(true);
+  report_ = {};
   proto::Register identity;
   identity.set_role(proto::ROLE_SERVER);
   identity.set_id(name_);
-  identity.set_incarnation(1);
-  for (uint32_t i = 0; i < world->scenario->lanes; ++i) {
+  identity.set_incarnation(lives_);
+  for (uint32_t i = 0; i < world_->scenario->lanes; ++i) {
     auto lane = std::make_unique<Lane>();
-    lane->recorder = std::make_unique<ServerRecorder>(number, i, world->history);
-    lane->endpoint = world->network->CreateEndpoint(absl::StrCat(name_, "/", i), world->scenario->limits);
+    lane->recorder = std::make_unique<ServerRecorder>(number_, i, world_->history);
+    lane->endpoint =
+        world_->network->CreateEndpoint(absl::StrCat(name_, "/", i, ".", lives_), world_->scenario->limits);
     server::ServerCoreOptions options;
     options.id = name_;
     options.lane = i;
-    options.incarnation = 1;
-    options.data = world->scenario->server_data;
+    options.incarnation = lives_;
+    options.data = world_->scenario->server_data;
     options.request_plan = [this](uint32_t) { member_->RequestPlan(); };
     options.observer = lane->recorder.get();
-    lane->core = server::ServerCore::Create(std::move(options), lane->endpoint.get(), world->clock);
-    lane->turn = std::make_unique<Turn>(world, [core = lane->core.get()] { core->OnTurnEnd(); });
+    lane->core = server::ServerCore::Create(std::move(options), lane->endpoint.get(), world_->clock);
+    lane->turn = std::make_unique<Turn>(world_, [core = lane->core.get()] { core->OnTurnEnd(); });
     lane->tap = std::make_unique<Tap>(lane->core.get(), lane->turn.get());
     lane->endpoint->SetHandler(lane->tap.get());
     transport::Hello self;
     self.role = transport::PeerRole::kServer;
-    self.index = number;
+    self.index = number_;
     self.lane = i;
     self.name = name_;
     lane->endpoint->Listen(self);
@@ -46,18 +56,42 @@ ServerNode::ServerNode(World* world, uint32_t number)
     address->set_port(1);  // means nothing here; the scheduler wants one
     lanes_.push_back(std::move(lane));
   }
-  member_ = std::make_unique<control::MemberCore>(identity, kSchedulerName, 60 * kSecond, world->clock,
-                                                  stream_.output(), this);
-  stream_.Bind(member_.get());
-  ticks_ = std::make_unique<Turn>(world, [] {});
+  stream_ = std::make_unique<MemberStream>(world_, name_, [] {});
+  member_ = std::make_unique<control::MemberCore>(identity, kSchedulerName, 60 * kSecond, world_->clock,
+                                                  stream_->output(), this);
+  stream_->Bind(member_.get());
+  ticks_ = std::make_unique<Turn>(world_, [] {});
   ticks_->Every(kTick, [this] { member_->OnTick(); });
+  member_->Start();
 }
 
-ServerNode::~ServerNode() = default;
+void ServerNode::Crash() {
+  world_->network->Crash(name_);
+  life_.reset();
+  ticks_.reset();
+  member_.reset();
+  stream_.reset();
+  for (const auto& lane : lanes_) {
+    lane->endpoint.reset();
+    lane->core.reset();
+  }
+  lanes_.clear();
+}
+
+std::string ServerNode::Waiting() const {
+  std::string text;
+  for (const auto& lane : lanes_) {
+    if (const std::string waits = lane->core->stats().waiting_for; !waits.empty())
+      absl::StrAppend(&text, text.empty() ? "" : ", ", name_, ": ", waits);
+  }
+  return text;
+}
 
 void ServerNode::OnPlan(const proto::Plan& plan) {
   for (const auto& lane : lanes_) {
-    world_->network->Schedule(kPost, [core = lane->core.get(), turn = lane->turn.get(), plan] {
+    world_->network->Schedule(kPost, [core = lane->core.get(), turn = lane->turn.get(), plan,
+                                      life = std::weak_ptr<bool>(life_)] {
+      if (life.expired()) return;
       core->OnPlan(plan);
       turn->Touch();
     });
@@ -71,8 +105,9 @@ void ServerNode::OnRefused(const absl::Status& status) {
 // The question follows a plan on the way to the lanes, and the answer comes when all have given theirs.
 void ServerNode::OnReport(const proto::ReportState& report) {
   report_ = {report.request(), false, {}};
-  world_->network->Schedule(kPost, [this, request = report.request(), job = report.job()] {
-    if (request != report_.request) return;
+  world_->network->Schedule(kPost, [this, request = report.request(), job = report.job(),
+                                    life = std::weak_ptr<bool>(life_)] {
+    if (life.expired() || request != report_.request) return;
     for (const auto& lane : lanes_) lane->core->ReportState(job, &report_.states);
     report_.ready = true;
     member_->RequestPlan();  // a heartbeat at once
@@ -80,8 +115,10 @@ void ServerNode::OnReport(const proto::ReportState& report) {
 }
 
 void ServerNode::FillHeartbeat(proto::Heartbeat* heartbeat) {
-  for (const auto& lane : lanes_)
+  for (const auto& lane : lanes_) {
     heartbeat->set_round(std::max(heartbeat->round(), lane->core->stats().max_round));
+    for (const proto::ReplicaState& state : lane->core->ReplicaStates()) *heartbeat->add_replicas() = state;
+  }
   if (!report_.ready || report_.request != heartbeat->report_request()) {
     heartbeat->set_report_request(0);  // it comes with a later one
     return;
@@ -91,6 +128,7 @@ void ServerNode::FillHeartbeat(proto::Heartbeat* heartbeat) {
 }
 
 absl::Status ServerNode::CheckIdle() const {
+  if (!alive()) return absl::OkStatus();
   for (size_t i = 0; i < lanes_.size(); ++i) {
     const server::ServerCoreStats stats = lanes_[i]->core->stats();
     if (stats.pool_used != 0 || stats.oversize_used != 0 || stats.waiting != 0)
