@@ -31,6 +31,7 @@ job {
     step_factor: 0.1
   }
   partition_bytes: 4MiB
+  replicas: 1
 }
 data {
   transport: "auto"

@@ -134,7 +134,8 @@ class Kills(TestCase):
 
     def test_lost_server_fails_the_job_in_words(self):
         with Cluster(servers=2, scheduler_args=["--node.lease_ms=1000"]) as cluster:
-            workers = [cluster.start_worker(rank, self.arguments(cluster, epochs=100)) for rank in (0, 1)]
+            arguments = self.arguments(cluster, epochs=100, job__replicas=0)
+            workers = [cluster.start_worker(rank, arguments) for rank in (0, 1)]
             workers[0].wait_for(step_pattern(30))
             cluster.servers[1].kill()
             for worker in workers:
