@@ -178,6 +178,7 @@ absl::Status AsyncPartition::ApplyGradient(uint32_t r, const BlockPtr& gradient,
     head.add_contributors(r);
     head.set_skipped(skip);
     head.set_rate_bits(rate_bits);
+    if (HasDigest(applied_rounds_)) head.set_digest(transport::HashBytes(std::as_const(*values_.value()).bytes()));
     Append(RoundMessage(head, skip ? ConstBytes() : std::as_const(*gradient).bytes()));
   }
   ReleaseAnswers();
@@ -351,7 +352,9 @@ absl::Status AsyncPartition::Replay(const proto::ReplicaHead& message, ConstByte
   }
   Rank& rank = ranks_[round.contributors(0)];
   rank.next = round.round();   // one that came back has skipped some
-  return ApplyGradient(round.contributors(0), given, round.skipped(), round.rate_bits());
+  SLUICE_RETURN_IF_ERROR(ApplyGradient(round.contributors(0), given, round.skipped(), round.rate_bits()));
+  if (round.digest() == 0) return absl::OkStatus();
+  return CheckDigest(round.round(), round.digest(), transport::HashBytes(std::as_const(*values_.value()).bytes()));
 }
 
 void AsyncPartition::Report(proto::PartitionState* state) const {

@@ -340,6 +340,7 @@ void BspPartition::EndRound(const Decision& decision, bool assigned, ConstBytes 
     head.set_scale(decision.scale);
     head.set_trust(decision.trust);
     head.set_rate_bits(decision.rate_bits);
+    if (HasDigest(round)) head.set_digest(transport::HashBytes(std::as_const(*values_.value()).bytes()));
     Append(RoundMessage(head, given));
   }
   if (owner() && !waits()) SendAnswers();
@@ -459,11 +460,13 @@ absl::Status BspPartition::Replay(const proto::ReplicaHead& message, ConstBytes 
     kind_ = Kind::kBroadcast;
     assigned_ = std::move(given);
     CloseBroadcast();
-    return absl::OkStatus();
+  } else {
+    kind_ = Kind::kGradient;
+    sum_ = std::move(given);
+    SLUICE_RETURN_IF_ERROR(ApplyGradient(decision, /*scaled=*/true));
   }
-  kind_ = Kind::kGradient;
-  sum_ = std::move(given);
-  return ApplyGradient(decision, /*scaled=*/true);
+  if (round.digest() == 0) return absl::OkStatus();
+  return CheckDigest(round.round(), round.digest(), transport::HashBytes(std::as_const(*values_.value()).bytes()));
 }
 
 void BspPartition::Report(proto::PartitionState* state) const { ReportRound(open_, state); }

@@ -78,6 +78,7 @@ struct ServerCoreStats {
   uint64_t pool_used = 0, pool_peak = 0, waiting = 0;
   uint64_t oversize_used = 0, oversize_peak = 0;   // pushes of rows beyond a quarter of the pool
   uint64_t max_round = 0;
+  uint64_t copies_that_differed = 0;   // from their owners, found by a digest
   uint64_t copies = 0;            // partitions of other owners of which this lane has a copy
   uint64_t queued_bytes = 0;      // messages for copies that were not acknowledged yet
   std::string waiting_for;        // for people: the oldest open round and whom it waits for

@@ -32,6 +32,13 @@ void Partition::Append(const absl::StatusOr<ReplicaMessage>& message) {
   }
 }
 
+absl::Status Partition::CheckDigest(uint64_t round, uint64_t owners, uint64_t own) const {
+  if (owners == 0 || owners == own) return absl::OkStatus();
+  ++job_->counters->copies_that_differed;
+  return absl::DataLossError(absl::StrCat("the copy of ", Name(), " differs from its owner after round ", round,
+                                          " and is made anew; if that happens again, look at this machine's memory"));
+}
+
 absl::Status Partition::CheckRanks(const google::protobuf::RepeatedField<uint32_t>& ranks) const {
   for (const uint32_t rank : ranks) {
     if (rank >= seats_.size()) {

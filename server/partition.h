@@ -142,6 +142,10 @@ class Partition {
   // This closed round is to be sent to somebody.
   bool followed() const;
   void Append(const absl::StatusOr<ReplicaMessage>& message);
+  // Now and then a round's message has a digest of what it has led to.
+  static constexpr uint64_t kDigestEvery = 64;
+  static bool HasDigest(uint64_t round) { return round % kDigestEvery == 0; }
+  absl::Status CheckDigest(uint64_t round, uint64_t owners, uint64_t own) const;
   // Of a message: ranks of this job.
   absl::Status CheckRanks(const google::protobuf::RepeatedField<uint32_t>& ranks) const;
   // False: no round waits for this rank (it was declared out, or has finished).

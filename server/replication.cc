@@ -111,6 +111,16 @@ void Replication::DropFollower(Log& log, Follower& follower) {
   if (follower.sending) follower.channel->Abandon(log.partition->shape().partition);
 }
 
+// The copy is of no use any more (it differs, or cannot be brought up to date): its stream goes on with a state. Until then what
+// it counts for waits.
+void Replication::BeginAnew(Log& log, Follower& follower) {
+  DropFollower(log, follower);
+  follower.queue.clear();
+  follower.bytes = 0;
+  follower.sending = follower.started = follower.synced = false;
+  if (follower.counts) follower.queue.push_back({});
+}
+
 void Replication::Forget(uint32_t partition) {
   const auto it = logs_.find(partition);
   if (it == logs_.end()) return;
@@ -237,6 +247,7 @@ void Replication::Fill() {
       if (follower.retry_at != 0 && env_.clock->Now() < follower.retry_at) continue;
       // A copy that is in sync and of a partition in which nothing has happened is as it should be.
       if (follower.counts && follower.queue.empty() && log.partition->pristine()) continue;
+      follower.retry_at = 0;
       QueueState(log, follower);
     }
   }
@@ -263,6 +274,7 @@ bool Replication::OnFrame(LinkId link, const FrameHeader& header, const std::str
     case FrameType::kError:
       follower->trouble = text;
       follower->retry_at = env_.clock->Now() + kErrorDelay;
+      if (static_cast<absl::StatusCode>(header.status) == absl::StatusCode::kDataLoss) BeginAnew(log, *follower);
       return true;
     default: return follower->channel->OnFrame(link, header);
   }

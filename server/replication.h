@@ -69,7 +69,7 @@ class Replication {
   void Append(Partition* partition, const ReplicaMessage& message);
 
   // False: not about these.
-  bool OnFrame(LinkId link, const FrameHeader& header, const std::string& text);
+  bool OnFrame(LinkId link, const FrameHeader& header, const std::string& text);   // text: of an ERROR
   void OnPeerUp();                          // some link to another server is up
   void LinkDown(LinkId link);
   void OnTick();
@@ -126,6 +126,7 @@ class Replication {
   void SendNext(Log& log, Follower& follower);
   void Acknowledged(Log& log, Follower& follower);
   void DropFollower(Log& log, Follower& follower);
+  void BeginAnew(Log& log, Follower& follower);
   void Connect(Target& target);
   Target& TargetOf(const proto::Plan& plan, Place place);
   bool LogSettled(const Log& log) const;

@@ -321,6 +321,32 @@ TEST_F(ReplicationTest, LostLinkAndLostFramesAreMadeUpFor) {
   EXPECT_EQ(backup_.observed.rounds.size(), 0u) << "the first message is a state: nothing was applied twice";
 }
 
+TEST_F(ReplicationTest, CopyThatDiffersIsFoundByADigestAndMadeAnew) {
+  const proto::Plan plan = TwoServers("workers: 1 optimizer { kind: \"sgd\" rate: 0.5 }");
+  Start(plan);
+  std::vector<float> last;
+  for (uint64_t round = 0; round <= 70; ++round) {
+    owner_.Send({.rank = 0, .round = round, .values = {1, 2, 3, 4}});
+    for (int i = 0; i < 20; ++i) {
+      std::vector<SentFrame> messages = TakeMessages();
+      for (SentFrame& message : messages) {
+        if (round == 5) message.payload.back() ^= std::byte{1};   // a bit of the last value: memory that fails
+      }
+      Deliver(messages);
+      DeliverAnswers();
+      owner_.clock.Advance(200 * kMillisecond);
+      owner_.core->OnTick();
+    }
+    const std::vector<SentFrame> replies = owner_.Take(0);
+    ASSERT_FALSE(replies.empty()) << "round " << round;
+    last = replies.back().Floats();
+  }
+  EXPECT_EQ(backup_.core->stats().copies_that_differed, 1u);
+  Promote(Promoted(plan));
+  backup_.Send({.rank = 0, .round = 70, .values = {1, 2, 3, 4}, .term = 2});
+  EXPECT_EQ(backup_.TakeOne(0).Floats(), last);
+}
+
 TEST_F(ReplicationTest, MessagesInPiecesAreOneMessage) {
   const proto::Plan plan = TwoServers("workers: 1 optimizer { kind: \"adam\" rate: 0.1 }", {3 << 20});   // 36 MiB of state
   Start(plan);

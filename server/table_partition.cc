@@ -277,6 +277,7 @@ void TablePartition::ApplyRound(uint64_t round, const std::vector<uint32_t>& con
   rows->set_rows(ids.size());
   rows->set_sightings(!sightings.empty());
   rows->set_rate_bits(std::bit_cast<uint32_t>(rate));
+  if (HasDigest(applied_rounds_)) rows->set_digest(segment_->Digest(ids));
   Append(MakeReplicaMessage(head, {std::as_bytes(ids), std::as_bytes(values), std::as_bytes(sightings)}, job_->values));
 }
 
@@ -396,7 +397,8 @@ absl::Status TablePartition::Replay(const proto::ReplicaHead& message, ConstByte
     ++open_;
   }
   ApplyRound(round.round(), contributors, ids, decoded_, sightings, std::bit_cast<float>(round.rate_bits()));
-  return absl::OkStatus();
+  if (round.digest() == 0) return absl::OkStatus();
+  return CheckDigest(round.round(), round.digest(), segment_->Digest(ids));
 }
 
 void TablePartition::Record(uint64_t round, const std::vector<uint32_t>& contributors, std::span<const uint64_t> ids,

@@ -1,5 +1,7 @@
 #include "server/table/segment.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -93,6 +95,7 @@ class Segment final : public TableSegment {
   SegmentStats stats() const override;
   std::vector<std::pair<uint64_t, uint64_t>> HotIds(size_t most) const override { return hot_.Top(most); }
   void ForEach(const std::function<void(const Row&)>& fn) const override;
+  uint64_t Digest(std::span<const uint64_t> ids) const override;
   size_t SavedBytes() const override;
   void Save(std::span<std::byte> out) const override;
   absl::Status Load(std::span<const std::byte> saved) override;
@@ -256,6 +259,19 @@ struct Head {
 };
 
 size_t SavedRow(const RowLayout& layout) { return sizeof(uint64_t) + sizeof(uint32_t) + layout.stride - sizeof(RowHeader); }
+
+uint64_t Segment::Digest(std::span<const uint64_t> ids) const {
+  const RowLayout& layout = store_.layout();
+  uint64_t digest = store_.rows();
+  for (const uint64_t id : ids) {
+    const uint32_t slot = store_.Find(id);
+    digest = compression::MixId(digest ^ id);
+    if (slot == RowStore::kNone) continue;
+    digest ^= XXH3_64bits_withSeed(store_.raw_values(slot), layout.bf16 ? layout.dim * 2 : layout.dim * 4, digest);
+    digest = XXH3_64bits_withSeed(store_.state(slot).data(), store_.state(slot).size_bytes(), digest);
+  }
+  return digest;
+}
 
 constexpr size_t kCell = sizeof(uint32_t) + sizeof(uint8_t);
 

@@ -83,6 +83,9 @@ class TableSegment {
   };
   virtual void ForEach(const std::function<void(const Row&)>& fn) const = 0;
 
+  // Of these rows, values and state, in their order; of those that are not stored, that they are not.
+  virtual uint64_t Digest(std::span<const uint64_t> ids) const { return ids.size(); }
+
   // Rows, their state and ages, counts and the admission sketch, for a copy that reads, admits and evicts as this one does
   // from here on. (Hot ids are counted anew by the copy.) Rows in order of last round, then id.
   virtual size_t SavedBytes() const { return 0; }
