@@ -30,6 +30,7 @@ class Cluster {
     world_.clock = &clock_;
     world_.network = &network_;
     world_.history = &outcome_.history;
+    world_.lying_copies = options.lying_copies;
     world_.note = [this, trace = options.trace](const std::string& text) {
       if (trace) trace(absl::StrFormat("%10.3f ms  %s", static_cast<double>(clock_.Now() - start_) / 1e6, text));
     };

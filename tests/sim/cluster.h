@@ -24,6 +24,7 @@ struct Outcome {
 struct RunOptions {
   std::function<void(const std::string&)> trace;  // lines; null = none
   bool trace_frames = false;
+  bool lying_copies = false;   // a planted bug: servers acknowledge what they are sent for copies, and drop it
 };
 
 Outcome RunScenario(const Scenario& scenario, const RunOptions& options = {});

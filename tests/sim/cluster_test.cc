@@ -35,7 +35,7 @@ TEST(ClusterTest, SeedsPass) {
 
 TEST(ClusterTest, SeedsReachEveryCorner) {
   std::set<std::string> seen;
-  uint64_t crashes = 0, cuts = 0, scheduler = 0;
+  uint64_t crashes = 0, cuts = 0, scheduler = 0, servers = 0;
   for (uint64_t seed = 1; seed <= 300; ++seed) {
     const Scenario s = MakeScenario(seed);
     seen.insert(proto::Mode_Name(s.job.mode()));
@@ -51,6 +51,7 @@ TEST(ClusterTest, SeedsReachEveryCorner) {
     if (s.style == OpStyle::kInPlace) seen.insert("in place");
     if (s.style == OpStyle::kPushThenPull) seen.insert("pull");
     crashes += s.faults.worker_crashes, cuts += s.faults.cuts, scheduler += s.faults.scheduler_crashes;
+    servers += s.faults.server_crashes;
   }
   for (const char* corner :
        {"MODE_BSP", "MODE_SSP", "MODE_ASP", "ORDER_RANK", "ORDER_EXACT", "ORDER_FAST", "REPLY_DEFAULT",
@@ -61,6 +62,21 @@ TEST(ClusterTest, SeedsReachEveryCorner) {
   EXPECT_GT(crashes, 100u);
   EXPECT_GT(cuts, 100u);
   EXPECT_GT(scheduler, 50u);
+  EXPECT_GT(servers, 50u);
+}
+
+// Most such runs are caught as soon as a server is lost; that one of the first few is shows that the judgement looks at all.
+TEST(ClusterTest, CopiesThatOnlySayTheyHaveItAreCaught) {
+  RunOptions options;
+  options.lying_copies = true;
+  int tried = 0;
+  for (uint64_t seed = 1; seed <= 300 && tried < 8; ++seed) {
+    const Scenario scenario = MakeScenario(seed);
+    if (scenario.faults.server_crashes == 0 || !scenario.deterministic()) continue;
+    ++tried;
+    if (!JudgeSeed(seed, options).ok()) return;
+  }
+  ADD_FAILURE() << tried << " runs whose copies have nothing passed";
 }
 
 TEST(ClusterTest, AStuckRunSaysWhoWaits) {

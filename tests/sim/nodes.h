@@ -65,6 +65,7 @@ class ServerNode final : public control::MemberCore::Listener {
     std::unique_ptr<server::ServerCore> core;
     std::unique_ptr<Turn> turn;
     std::unique_ptr<Tap> tap;
+    std::unique_ptr<LyingCopies> liar;
     std::unique_ptr<transport::SimEndpoint> endpoint;
   };
 

@@ -43,7 +43,8 @@ void ServerNode::Start() {
     lane->core = server::ServerCore::Create(std::move(options), lane->endpoint.get(), world_->clock);
     lane->turn = std::make_unique<Turn>(world_, [core = lane->core.get()] { core->OnTurnEnd(); });
     lane->tap = std::make_unique<Tap>(lane->core.get(), lane->turn.get());
-    lane->endpoint->SetHandler(lane->tap.get());
+    lane->liar = std::make_unique<LyingCopies>(lane->endpoint.get(), lane->tap.get());
+    lane->endpoint->SetHandler(world_->lying_copies ? static_cast<transport::Handler*>(lane->liar.get()) : lane->tap.get());
     transport::Hello self;
     self.role = transport::PeerRole::kServer;
     self.index = number_;

@@ -61,6 +61,26 @@ void Tap::OnWritable(transport::LinkId link) {
   turn_->Touch();
 }
 
+void LyingCopies::OnFrame(transport::LinkId link, const transport::FrameHeader& header, transport::Payload payload) {
+  if (header.type == transport::FrameType::kBatch) {
+    (void)transport::ForEachInBatch(header, payload.bytes(), [&](const transport::FrameHeader& inner, ConstBytes bytes) {
+      OnFrame(link, inner, payload.Slice(bytes));
+    });
+    return;
+  }
+  const bool push = header.type == transport::FrameType::kAnnounce || header.type == transport::FrameType::kPush;
+  if (!push || !header.has(transport::kFlagReplica)) {
+    next_->OnFrame(link, header, std::move(payload));
+    return;
+  }
+  transport::FrameHeader answer = header;
+  answer.type = transport::FrameType::kApplied;
+  answer.flags = 0;
+  answer.payload_bytes = 0;
+  answer.total_bytes = answer.stripe_offset = answer.slot = 0;
+  endpoint_->Send(link, answer, {}, 0);
+}
+
 control::MemberCore::Output MemberStream::output() {
   return {.send = [this](const proto::MemberMessage& message) {
             world_->network->SendMessage(end_, message.SerializeAsString());

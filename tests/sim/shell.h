@@ -21,6 +21,7 @@ struct World {
   ManualClock* clock = nullptr;
   transport::SimNetwork* network = nullptr;
   History* history = nullptr;
+  bool lying_copies = false;                                // RunOptions
   std::function<void(const std::string&)> note;             // a line of the trace
   std::function<void(const absl::Status&)> fail;            // the run has gone wrong
   std::function<void(uint32_t rank, uint64_t round)> begins;  // a worker begins a round
@@ -56,6 +57,22 @@ class Tap final : public transport::Handler {
  private:
   transport::Handler* const core_;
   Turn* const turn_;
+};
+
+// A planted bug in front of a server: it acknowledges messages for copies and drops them.
+class LyingCopies final : public transport::Handler {
+ public:
+  LyingCopies(transport::Endpoint* endpoint, transport::Handler* next) : endpoint_(endpoint), next_(next) {}
+  void OnUp(transport::LinkId link, const transport::Hello& peer) override { next_->OnUp(link, peer); }
+  void OnDown(transport::LinkId link, const absl::Status& reason) override { next_->OnDown(link, reason); }
+  void OnFrame(transport::LinkId link, const transport::FrameHeader& header, transport::Payload payload) override;
+  void OnSent(transport::LinkId link, uint64_t cookie) override { next_->OnSent(link, cookie); }
+  void OnSlotClosed(transport::LinkId link, transport::SlotId slot) override { next_->OnSlotClosed(link, slot); }
+  void OnWritable(transport::LinkId link) override { next_->OnWritable(link); }
+
+ private:
+  transport::Endpoint* const endpoint_;
+  transport::Handler* const next_;
 };
 
 // MemberCore's stream over a channel of the simulated network: GrpcSession's part.
