@@ -80,7 +80,7 @@ CoreImpl::CoreImpl(proto::NodeConfig config, Store* store, const Clock* clock, s
     jobs_[barrier.job()].released[barrier.name()] = barrier.released();
   Note("scheduler_started", "",
        absl::StrCat("release ", kVersion, ", ", jobs_.size(), " jobs and ", servers_.size(), " servers known",
-                    jobs_.empty() ? "" : absl::StrCat("; nobody is declared lost for ", Ago(lease()))));
+                    jobs_.empty() ? "" : absl::StrCat("; nobody is declared lost for ", Ago(lease()), ", or until all of them are back")));
 }
 
 void CoreImpl::OnSessionOpen(SessionId session, const std::string& peer) { sessions_[session].peer = Clip(peer); }

@@ -215,6 +215,7 @@ class CoreImpl final : public SchedulerCore {
   void OnPlanAck(SessionId session, const proto::PlanAck& ack);
   Live* LiveOf(const SessionState& session);
   void CheckLeases();
+  bool EverybodyHeard() const;   // whom the state file names, since this process started
   std::string SilenceOf(const ServerState& server) const;
   void LoseSilentServers(const std::vector<std::string>& ids);
   void LoseWorker(JobState& job, uint32_t rank, const std::string& why);
@@ -302,7 +303,8 @@ class CoreImpl final : public SchedulerCore {
 
   bool unsettled_ = false;                       // something changed that Settle should look at
   TimeNs last_tick_;
-  TimeNs no_loss_before_;                        // one lease after the start, or after this process itself stood still
+  TimeNs no_loss_before_;                        // no lease counts till then: one after the start, or after this
+                                                 // process itself stood still (members.cc)
   absl::Status store_status_;                    // of the last write
   TimeNs store_error_noted_ = 0;                 // when; 0: never
   bool store_error_open_ = false;                // noted, and not cured since

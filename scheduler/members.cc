@@ -11,6 +11,11 @@
 // is right whether the former owner is dead or not. It comes back as a server that holds nothing. Where somebody would
 // lose by a wrong guess (no copies, or their servers have no stream either, as when this machine's network is down) the
 // lease decides.
+//
+// For one lease after the start, and after this process itself stood still, no lease counts: members may have talked to
+// nobody. Ended streams count as soon as everybody that the state file names has been heard. Till then somebody may know a
+// newer term; then nothing is left to wait for, and a job that has just started, or a scheduler that was replaced, does
+// not make the next loss cost a lease.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -78,12 +83,15 @@ void CoreImpl::OnPlanAck(SessionId session, const proto::PlanAck& ack) {
 
 void CoreImpl::CheckLeases() {
   const TimeNs now = clock_->Now();
-  if (now < no_loss_before_) return;
-  const auto expired = [&](const Live& live) { return now - live.heard > lease(); };
+  const bool leases_count = now >= no_loss_before_;
+  if (!leases_count && !EverybodyHeard()) return;
+  const auto expired = [&](const Live& live) { return leases_count && now - live.heard > lease(); };
+  const TimeNs awake_since = no_loss_before_ - lease();   // what ended before may have come back unread
   const TimeNs grace = std::min(lease(), std::max(2 * TimeNs{config_.heartbeat_ms()} * kMillisecond, kStreamGrace));
   std::vector<std::string> lost;   // together: what lies on two of them has no copy there
   for (const auto& [id, server] : servers_) {
-    const bool stayed_away = server.live.session == 0 && !server.live.unseen && now - server.live.gone >= grace;
+    const bool stayed_away = server.live.session == 0 && !server.live.unseen &&
+                             now - std::max(server.live.gone, awake_since) >= grace;
     if (expired(server.live) || (stayed_away && CanSpare(id))) lost.push_back(id);
   }
   if (!lost.empty()) LoseSilentServers(lost);
@@ -98,6 +106,17 @@ void CoreImpl::CheckLeases() {
                               Ago(now - job.workers[rank].heard), " (node.lease_ms ", config_.lease_ms(), ")"));
     }
   }
+}
+
+bool CoreImpl::EverybodyHeard() const {
+  for (const auto& [id, server] : servers_)
+    if (server.live.unseen) return false;
+  for (const auto& [number, job] : jobs_) {
+    if (job.ended()) continue;
+    for (size_t rank = 0; rank < job.workers.size(); ++rank)
+      if (job.workers[rank].unseen && !job.plan().workers(static_cast<int>(rank)).finished()) return false;
+  }
+  return true;
 }
 
 std::string CoreImpl::SilenceOf(const ServerState& server) const {

@@ -13,7 +13,7 @@ using ::testing::Not;
 
 class ServersTest : public CoreHarness {
  protected:
-  void Start(int servers, uint32_t replicas, uint32_t shards = 12) {
+  void Start(int servers, uint32_t replicas, uint32_t shards = 12, TimeNs settled = 6 * kSecond) {
     config_.set_servers(static_cast<uint32_t>(servers));
     config_.set_shards(shards);
     job_.set_replicas(replicas);
@@ -22,7 +22,7 @@ class ServersTest : public CoreHarness {
     for (int i = 0; i < servers; ++i) s_.push_back(Connect(ServerReg("s" + std::to_string(i))));
     worker_.push_back(Connect(WorkerReg("w0", 0)));
     ASSERT_EQ(Plan().state(), proto::JOB_RUNNING);
-    Run(6 * kSecond, Everybody());   // nobody is lost for a lease after the scheduler's start
+    Run(settled, Everybody());   // no lease counts for one after the scheduler's start
   }
   proto::Plan Plan() { return *core_->GetPlan("j"); }
   proto::JobStatus Status() { return core_->GetCluster().jobs(0); }
@@ -155,6 +155,48 @@ TEST_F(ServersTest, ABrokenStreamAloneChangesNothing) {
   s_[1] = Connect(Again(s_[1], ServerReg("s1")));
   Run(3 * kSecond, Everybody());
   EXPECT_EQ(Plan().version(), version);
+}
+
+TEST_F(ServersTest, ALossJustAfterTheJobsStartCostsNoLease) {
+  Start(3, 1, 12, 0);
+  Cut(s_[1]);
+  Run(1200 * kMillisecond, Others(1));
+  EXPECT_FALSE(Plan().servers(1).alive());
+  EXPECT_EQ(Plan().state(), proto::JOB_RUNNING);
+}
+
+TEST_F(ServersTest, ALossJustAfterTheSchedulersRestartCostsALeaseOnlyIfSomebodyIsMissing) {
+  for (const bool everybody : {true, false}) {
+    SCOPED_TRACE(everybody);
+    s_.clear();
+    worker_.clear();
+    store_ = MemoryStore();
+    Start(3, 1);
+    std::vector<proto::Register> again;
+    for (size_t i = 0; i < 3; ++i) again.push_back(Again(s_[i], ServerReg("s" + std::to_string(i))));
+    const auto worker = Again(worker_[0], WorkerReg("w0", 0));
+    RestartCore();
+    for (size_t i = 0; i < 3; ++i) s_[i] = Connect(again[i]);
+    if (everybody) worker_[0] = Connect(worker);
+    Cut(s_[1]);
+    const std::vector<SessionId> alive = {s_[0], s_[2]};
+    Run(1200 * kMillisecond, alive);
+    EXPECT_EQ(Plan().servers(1).alive(), !everybody);   // the missing worker may know a newer term
+    Run(4 * kSecond, alive);
+    EXPECT_FALSE(Plan().servers(1).alive());
+  }
+}
+
+TEST_F(ServersTest, AServerThatCameBackWhileTheSchedulerStoodStillIsNotLost) {
+  Start(3, 1);
+  Cut(s_[1]);
+  clock_.Advance(7 * kSecond);   // its new stream waits unread
+  core_->OnTick();
+  s_[1] = Connect(Again(s_[1], ServerReg("s1")));
+  Run(2 * kSecond, Everybody());
+  EXPECT_TRUE(Plan().servers(1).alive());
+  EXPECT_TRUE(Status().is_protected());
+  EXPECT_THAT(EventKinds(), Not(Contains("server_lost")));
 }
 
 TEST_F(ServersTest, TheLeaseDecidesWhereAWrongGuessWouldCost) {
