@@ -251,8 +251,17 @@ Tended Tend(const CopyRules& rules, bool in_sync, proto::Plan* plan) {
     }
     drop();
     if (MoveOf(shard) != Move::kDone) continue;
+    const uint32_t former = shard.server(), lane = shard.lane();
     Promote(shard.move_to(), rules.term, &shard);
     done.moved.push_back(shard.shard());
+    if (Alive(*plan, former) && StayingCopies(rules, shard).all < rules.replicas) {
+      proto::BackupInfo* copy = shard.add_backups();
+      copy->set_server(former);
+      copy->set_lane(lane);
+      copy->set_in_sync(true);
+      copy->set_since(rules.since);
+      ++done.named;
+    }
     drop();
   }
   done.named += NameCopies(rules, in_sync, plan);   // what moves have changed

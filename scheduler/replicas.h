@@ -3,7 +3,8 @@
 //
 // What holds after each of them, if it held before:
 //   - owner and copies of a shard lie on different servers; no two copies on one;
-//   - a copy is in sync because it was so from the start of the job or because its owner said so; nothing here says it;
+//   - a copy is in sync because it was so from the start of the job, because its owner said so, or because it has been the
+//     owner until this plan: what was answered it has, and the next owner answers nothing without it;
 //   - the owner of a shard changes only to a copy that is in sync, and always with a larger term;
 //   - `since` of a copy on some server is larger than that of any earlier copy of this shard there: it is the version of
 //     the plan that names the copy first, and one plan names a copy once.
@@ -65,7 +66,8 @@ struct Tended {
 //      that carries least. in_sync: at the start of a job only, when everything is zeros.
 //   2. Copies beyond the number wanted are dropped, those not in sync and the latest first; copies on draining servers as
 //      soon as enough others are in sync. The copy that is to become the owner counts neither here nor in 1.
-//   3. A move whose copy is in sync is done: that server owns the shard. If other copies are still being filled it waits
+//   3. A move whose copy is in sync is done: that server owns the shard, and the former owner is a copy in sync if one is
+//      wanted, so that no moment is without protection. If other copies are still being filled it waits
 //      for them: they would have to begin anew, and the shard would be without protection meanwhile.
 //   4. 2 and 1 again, for what 3 has changed.
 Tended Tend(const CopyRules& rules, bool in_sync, proto::Plan* plan);

@@ -120,6 +120,7 @@ class Job {
   absl::Status TakeCoordinator(const proto::Plan& plan);
   void TakeCopy(const proto::ShardInfo& shard, const proto::BackupInfo& backup, uint32_t index);
   void Own(uint32_t index, uint32_t term);
+  absl::Status Demote(const proto::TensorInfo& tensor, int position, uint32_t index);
   absl::StatusOr<std::unique_ptr<Partition>> MakePartition(const proto::TensorInfo& tensor, int position);
   absl::StatusOr<std::unique_ptr<Partition>> MakeSegment(const proto::TensorInfo& tensor, PartitionShape shape);
   void DropPartition(uint32_t index);

@@ -102,8 +102,14 @@ absl::Status Job::TakePartitions(const proto::Plan& plan) {
       const uint32_t index = tensor.first_partition() + static_cast<uint32_t>(i);
       if (index >= partitions_.size()) partitions_.resize(index + 1);
       kept.insert(index);
-      // Whoever stops to own has rounds that are at no copy: as a copy it begins anew.
-      if (!owns && partitions_[index] != nullptr && partitions_[index]->owner()) DropPartition(index);
+      if (!owns && partitions_[index] != nullptr && partitions_[index]->owner()) {
+        // What was answered it has, so it may stay as a copy in sync; else it begins anew.
+        if (backup->in_sync()) {
+          SLUICE_RETURN_IF_ERROR(Demote(tensor, i, index));
+        } else {
+          DropPartition(index);
+        }
+      }
       if (partitions_[index] == nullptr) {
         SLUICE_ASSIGN_OR_RETURN(partitions_[index], MakePartition(tensor, i));
       }
@@ -139,6 +145,18 @@ void Job::Own(uint32_t index, uint32_t term) {
     partition.set_owner(true);
   }
   partition.set_term(term);
+}
+
+// The rounds that it has closed, and nothing of the open one: whose parts those are sends them to the new owner.
+absl::Status Job::Demote(const proto::TensorInfo& tensor, int position, uint32_t index) {
+  SLUICE_ASSIGN_OR_RETURN(const ReplicaMessage message, partitions_[index]->Save());
+  SLUICE_ASSIGN_OR_RETURN(const ReplicaParts parts, ParseReplicaMessage(message.bytes));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Partition> copy, MakePartition(tensor, position));
+  copy->set_owner(false);
+  SLUICE_RETURN_IF_ERROR(copy->Load(parts.head, parts.bulk));
+  DropPartition(index);
+  partitions_[index] = std::move(copy);
+  return absl::OkStatus();
 }
 
 void Job::TakeCopy(const proto::ShardInfo& shard, const proto::BackupInfo& backup, uint32_t index) {

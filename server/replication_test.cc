@@ -173,6 +173,47 @@ TEST_F(ReplicationTest, RoundThatTheBackupLacksIsPushedAgain) {
   EXPECT_EQ(backup_.TakeOne(0).Floats(), (std::vector<float>{2, 2, 2, 2}));
 }
 
+TEST_F(ReplicationTest, FormerOwnerThatStaysAsACopyTakesOverAgain) {
+  const std::string job = "workers: 2 optimizer { kind: \"momentum\" rate: 0.5 momentum: 0.5 }";
+  const proto::Plan plan = TwoServers(job);
+  Start(plan);
+  CoreHarness alone;
+  alone.Start(OnePartition(job));
+  const auto push = [](CoreHarness& to, uint32_t rank, uint64_t round, uint32_t term) {
+    const float x = static_cast<float>(round + rank);
+    to.Send({.rank = rank, .round = round, .values = {x, -x, 2 * x, 1}, .term = term});
+  };
+  for (uint64_t round = 0; round < 3; ++round) {
+    for (uint32_t rank : {0u, 1u}) push(owner_, rank, round, 1), push(alone, rank, round, 1);
+    Exchange();
+  }
+  push(owner_, 0, 3, 1);   // of a round that is open when the shard moves
+  proto::Plan moved = Promoted(plan);
+  moved.mutable_servers(0)->set_alive(true);
+  for (proto::ShardInfo& shard : *moved.mutable_shards()) {
+    proto::BackupInfo* backup = shard.add_backups();
+    backup->set_server(0);
+    backup->set_in_sync(true);
+    backup->set_since(2);
+  }
+  owner_.core->OnPlan(moved);
+  EXPECT_EQ(owner_.core->stats().copies, 1u);
+  proto::Plan back = moved;   // the new owner is lost before it has said a word
+  back.set_version(3);
+  for (proto::ShardInfo& shard : *back.mutable_shards()) {
+    shard.set_server(0);
+    shard.set_term(3);
+    shard.clear_backups();
+  }
+  owner_.core->OnPlan(back);
+  (void)owner_.Take(0), (void)owner_.Take(1);
+  push(owner_, 1, 2, 3);   // its answer was lost
+  const std::vector<SentFrame> expected = alone.Take(1);
+  EXPECT_EQ(owner_.TakeOne(1).Floats(), expected.back().Floats());
+  for (uint32_t rank : {0u, 1u}) push(owner_, rank, 3, 3), push(alone, rank, 3, 1);
+  EXPECT_EQ(owner_.TakeOne(0).Floats(), alone.TakeOne(1).Floats());
+}
+
 TEST_F(ReplicationTest, FormerOwnerIsToldItsTerm) {
   const proto::Plan plan = TwoServers("workers: 1");
   Start(plan);

@@ -88,7 +88,7 @@ class Cluster {
 
  private:
   static constexpr uint64_t kAtStart = UINT64_MAX;
-  enum class Kind { kCut, kWorkerCrash, kWorkerLoss, kSchedulerCrash, kServerCrash };
+  enum class Kind { kCut, kWorkerCrash, kWorkerLoss, kSchedulerCrash, kServerCrash, kOrder };
   struct Fault {
     Kind kind;
     uint64_t round;  // begins some time after the first worker has begun this round
@@ -155,6 +155,12 @@ class Cluster {
       fault.rank = random_.Below(scenario_.servers);
       fault.duration = random_.Chance(0.3) ? Log(kSecond, 10 * kSecond) : Log(100 * kMicrosecond, kSecond);
     }
+    for (uint32_t i = 0; i < scenario_.faults.orders; ++i) {
+      Fault& fault = add(Kind::kOrder);
+      if (fault.round == kAtStart) fault.round = 0;
+      fault.rank = random_.Below(1 << 16);   // which, to whom
+      fault.duration = Log(kMillisecond, kSecond);
+    }
     for (uint32_t i = 0; i < scenario_.faults.scheduler_crashes; ++i)
       add(Kind::kSchedulerCrash).duration = Log(kMillisecond, 2 * kSecond);
   }
@@ -205,6 +211,7 @@ class Cluster {
         network_.Schedule(fault.duration, [&server] { server.Start(); });
         return;
       }
+      case Kind::kOrder: Order(fault); return;
       case Kind::kSchedulerCrash:
         if (!scheduler_->up()) return;
         world_.note(absl::StrCat("KILL scheduler for ", fault.duration / kMicrosecond, " us"));
@@ -212,6 +219,36 @@ class Cluster {
         network_.Schedule(fault.duration, [this] { scheduler_->Start(); });
         return;
     }
+  }
+
+  // What an operator may ask for at any time; that it is refused is an answer too.
+  void Order(const Fault& fault) {
+    const auto plan = scheduler_->Plan();
+    if (!plan.has_value() || plan->state() != proto::JOB_RUNNING || plan->shards().empty()) return;
+    scheduler::SchedulerCore& core = *scheduler_->core();
+    const std::string& job = scenario_.job.name();
+    const auto shard = fault.rank / 8 % static_cast<uint32_t>(plan->shards_size());
+    const std::string server = ServerNode::NodeName(fault.rank / 1024 % scenario_.servers);
+    switch (fault.rank % 8) {
+      case 0: (void)core.CancelMoves(job); break;
+      case 1: (void)core.Rebalance(job, /*dry_run=*/false); break;
+      case 2:
+        // A drain to the last servers takes protection away, by order.
+        if (scenario_.servers <= scenario_.job.replicas() + 1 || scenario_.faults.server_crashes > 0) break;
+        (void)core.SetDraining(server, true);
+        network_.Schedule(fault.duration, [this, server] {
+          if (scheduler_->up()) (void)scheduler_->core()->SetDraining(server, false);
+        });
+        break;
+      case 3:
+        (void)core.SetMovesPaused(job, true);
+        network_.Schedule(fault.duration, [this, job] {
+          if (scheduler_->up()) (void)scheduler_->core()->SetMovesPaused(job, false);
+        });
+        break;
+      default: (void)core.MoveShard(job, shard, server);
+    }
+    world_.note(absl::StrCat("ORDER ", fault.rank % 8, ": shard ", shard, ", ", server));
   }
 
   // Whether every shard has, without this server, its owner or a copy in sync in a process that lives.

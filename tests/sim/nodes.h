@@ -26,6 +26,7 @@ class SchedulerNode final : public transport::ChannelHandler {
   void Crash();
   bool up() const { return core_ != nullptr; }
   std::optional<proto::Plan> Plan() const;
+  scheduler::SchedulerCore* core() { return core_.get(); }   // null while it is down
 
   void OnChannelUp(transport::ChannelEnd end, const std::string& peer) override;
   void OnChannelDown(transport::ChannelEnd end, const absl::Status& status) override;

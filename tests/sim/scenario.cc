@@ -167,17 +167,18 @@ Scenario MakeScenario(uint64_t seed) {
   if (s.servers > 1 && random.Chance(0.6)) {
     s.job.set_replicas(1 + random.Below(2));
     if (random.Chance(0.7)) s.faults.server_crashes = 1 + random.Below(3);
+    if (random.Chance(0.5)) s.faults.orders = 1 + random.Below(5);
     // A verdict stands for a round that is closed again after its owner was lost; if the order of summation is free, it was
     // decided on a sum that differs in its last bits, and the reference cannot know it.
     const bool step_wide = s.job.optimizer().clip_norm() > 0 || s.job.optimizer().kind() == "lamb" ||
                            s.job.on_nonfinite() == proto::NONFINITE_SKIP;
-    if (s.job.order() == proto::ORDER_FAST && step_wide) s.faults.server_crashes = 0;
+    if (s.job.order() == proto::ORDER_FAST && step_wide) s.faults.server_crashes = s.faults.orders = 0;
   }
   if (s.job.workers() > 1 && random.Chance(0.1)) {
     s.job.set_on_worker_loss(proto::LOSS_RESCALE);
     s.faults.losses = 1 + random.Below(s.job.workers() - 1);  // somebody is left
     s.faults.worker_crashes = 0;                              // who is out cannot come back in this version
-    s.faults.server_crashes = 0;                              // which of two tears comes first is nobody's to say
+    s.faults.server_crashes = s.faults.orders = 0;            // which of two tears comes first is nobody's to say
     s.overflow.reset();   // of one rank alone such a gradient is a finite sum, and the model is lost
   }
   return s;
@@ -203,7 +204,7 @@ std::string Scenario::ToString() const {
                   " connect failure ", n.connect_failure, " slow write ", n.slow_write,
                   n.by_reference ? " by reference" : "", "\n  ", faults.cuts, " cuts, ", faults.worker_crashes,
                   " worker crashes, ", faults.scheduler_crashes, " scheduler crashes, ", faults.losses, " losses, ",
-                  faults.server_crashes, " server crashes");
+                  faults.server_crashes, " server crashes, ", faults.orders, " operator's orders");
   if (nonfinite) absl::StrAppend(&text, ", NaN of rank ", nonfinite->rank, " in step ", nonfinite->step);
   if (overflow) absl::StrAppend(&text, ", overflow in step ", *overflow);
   return text;

@@ -23,6 +23,7 @@ struct Faults {
   transport::SimFaults network;
   uint32_t cuts = 0, worker_crashes = 0, scheduler_crashes = 0;
   uint32_t losses = 0;  // workers that are killed and never come back (rule "rescale")
+  uint32_t orders = 0;          // of an operator: shards move, servers are drained, moves are cancelled
   uint32_t server_crashes = 0;  // where the copies in sync allow it; they come back, empty
 };
 
