@@ -1,6 +1,8 @@
 // A worker that does what a benchmark tells it on stdin, one line a command, and answers with one line of seconds:
 //   step N      N steps: a push-pull of every tensor (see --backward_ms), all clients of this process together
 //   memcpy N    N copies of one tensor's size
+//   train       steps without end, each with a line of its own as it ends: begin and end by CLOCK_MONOTONIC, and the
+//               longest time that a tensor took from one round to the next. One client only; killing it is the way out
 //   stats       push and pull bytes on the wire, counted by the transport, of the first client
 // Options: --tensors=1 --elements=16777216 (of each) --registered=1 --clients=1 --in_place=0, --backward_ms=0
 // --forward_ms=0 (a pass to hide behind: see Step), and Sluice's own by their full names (--node.…, --job.…, --data.…).
@@ -23,7 +25,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double Since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+double Seconds(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+double Since(Clock::time_point begin) { return Seconds(Clock::now() - begin); }
 
 void Die(const Status& status) {
   std::fprintf(stderr, "bench_worker: %s\n", status.ToString().c_str());
@@ -68,6 +71,7 @@ class Runner {
     auto tensors = client_->RegisterTensors(specs);
     if (!tensors.ok()) Die(tensors.status());
     tensors_ = *tensors;
+    applied_.resize(options.tensors);
     const size_t all = options.tensors * options.elements;
     in_ = Memory(all);
     out_ = options.in_place ? in_ : Memory(all);
@@ -88,7 +92,21 @@ class Runner {
     for (size_t i = 0; i < options_.tensors; ++i) {
       auto done = handles[i].Wait();
       if (!done.ok()) Die(done.status());
+      const Clock::time_point now = Clock::now();
+      if (applied_[i] != Clock::time_point()) longest_gap_ = std::max(longest_gap_, Seconds(now - applied_[i]));
+      applied_[i] = now;
       if (options_.forward_ms > 0) std::this_thread::sleep_for(part(options_.forward_ms));
+    }
+  }
+
+  [[noreturn]] void Train() {
+    for (;;) {
+      const auto begin = Clock::now();
+      longest_gap_ = 0;
+      Step();
+      std::printf("%.6f %.6f %.6f\n", Seconds(begin.time_since_epoch()), Seconds(Clock::now().time_since_epoch()),
+                  longest_gap_);
+      std::fflush(stdout);
     }
   }
 
@@ -124,6 +142,8 @@ class Runner {
   std::vector<Buffer> buffers_;
   std::vector<std::unique_ptr<std::vector<float>>> plain_;
   std::span<float> in_, out_;
+  std::vector<Clock::time_point> applied_;  // each tensor's last round
+  double longest_gap_ = 0;                  // of this step
 };
 
 void ForAll(std::vector<std::unique_ptr<Runner>>& runners, const std::function<void(Runner&)>& fn) {
@@ -167,6 +187,8 @@ int Main(int argc, char** argv) {
       }
     } else if (command == "memcpy" && std::cin >> count) {
       for (long i = 0; i < count; ++i) std::printf("%.9f ", runners[0]->Memcpy());
+    } else if (command == "train") {
+      runners[0]->Train();
     } else if (command == "stats") {
       const ClientStats stats = runners[0]->stats();
       std::printf("%llu %llu", static_cast<unsigned long long>(stats.push_wire_bytes),

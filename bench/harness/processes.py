@@ -3,11 +3,13 @@
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 
 _PR_SET_PDEATHSIG = 1
 
@@ -141,13 +143,27 @@ class Cluster:
             self.server_pids.append(child.pid)
 
     def _start(self, role, index, arguments):
-        log = os.path.join(self._folder, "%s-%s%d.log" % (self._label, role, index))
+        log = self._log(role, index)
         command = self._prefix(role, index) + [os.path.join(self._binaries, role, "sluice-" + role)] + arguments
         with open(log, "w") as out:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
                                      env=clean_environment(), preexec_fn=die_with_parent)
         self._children.append(child)
         return child
+
+    def server_wire_bytes(self):
+        """Sent and received by all servers so far, counted by their transports. They need --node.metrics_port=0."""
+        total = 0
+        for index in range(self._servers):
+            with open(self._log("server", index), errors="replace") as file:
+                address = re.search(r"metrics at (http\S+)", file.read()).group(1)
+            with urllib.request.urlopen(address, timeout=10) as answer:
+                total += sum(float(line.rsplit(" ", 1)[1]) for line in answer.read().decode().splitlines()
+                             if line.startswith("sluice_server_wire_bytes_"))
+        return total
+
+    def _log(self, role, index):
+        return os.path.join(self._folder, "%s-%s%d.log" % (self._label, role, index))
 
     def workers(self, job, count, flags=(), processes=None, flags_of=lambda index: (), binary="bench_worker", clients=True):
         """A job of `count` workers, one process each, or as many as `processes` says; ready to step. clients: the binary
