@@ -117,6 +117,14 @@ class Process:
     def signal(self, number):
         self._child.send_signal(number)
 
+    def stop(self):
+        """As kill -STOP, and waits until all its threads stand still, which a busy machine takes its time for."""
+        self._child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
+    def go_on(self):
+        self._child.send_signal(signal.SIGCONT)
+
     def kill(self):
         """As kill -9, and waits for the end."""
         self._child.kill()
