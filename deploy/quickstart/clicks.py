@@ -8,6 +8,7 @@ import re
 import subprocess
 import time
 
+import chaos
 from cluster import ClusterError
 from job import train
 from render import ClickProgress, table, size
@@ -98,7 +99,11 @@ def main(options, folder):
                  "--batch=%d" % max(1, GLOBAL_BATCH // options.workers), "--epochs=%d" % epochs]
     arguments += ["--job.optimizer.%s=%s" % pair for pair in BIAS.items()]
     watch = TableWatch(options.binaries)
-    results = train(options, folder, "clicks", arguments, lambda path: ClickProgress(path, epochs), watch)
+
+    def once(suffix="", kills=None):
+        return train(options, folder, "clicks" + suffix, arguments, lambda path: ClickProgress(path, epochs), watch, kills)
+
+    results = once()
 
     summary = {"job": "clicks", "auc": results[0]["auc"], "planted_auc": optimum["auc"],
                "difference": optimum["auc"] - results[0]["auc"], "within": WITHIN, "logloss": results[0]["logloss"],
@@ -107,6 +112,8 @@ def main(options, folder):
                "rows": watch.rows, "table_bytes": watch.bytes,
                "wire_bytes_push": sum(r["wire_bytes_push"] for r in results),
                "wire_bytes_pull": sum(r["wire_bytes_pull"] for r in results)}
+    if options.chaos:
+        summary["chaos"] = chaos.compare(options, results, once)
     print("\n" + table([
         ("AUC", "optimum", "difference", "log loss", "seconds", "examples/s", "rows", "all pushed", "all pulled",
          "steps"),
@@ -117,4 +124,4 @@ def main(options, folder):
     close = summary["difference"] <= WITHIN
     print("\nthe AUC is %s %g of the best one possible, that of the probabilities which the log was drawn from" %
           ("within" if close else "NOT within", WITHIN))
-    return summary, 0 if close else 1
+    return summary, (0 if close else 1) or chaos.verdict([summary])

@@ -31,7 +31,8 @@ class Cluster:
 
     def __init__(self, binaries, folder, label):
         self._binaries, self._folder, self._label = binaries, folder, label
-        self._children = []  # (name, log, Popen), in order of start
+        self._children = []  # (name, log, Popen), in order of start, without those that were killed on purpose
+        self._commands = {}  # name: (role, arguments)
 
     def __enter__(self):
         return self
@@ -51,18 +52,35 @@ class Cluster:
     def log_of(self, name):
         return os.path.join(self._folder, "%s-%s.log" % (self._label, name))
 
-    def start(self, name, role, arguments):
+    def start(self, name, role, arguments, mode="w"):
         """Starts sluice-ROLE; its output goes to out/quickstart/LABEL-NAME.log."""
         log = self.log_of(name)
+        self._commands[name] = (role, arguments)
         command = [os.path.join(self._binaries, role, "sluice-" + role)] + arguments
         # Settings of the surrounding shell are for other clusters than this one.
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLUICE_", "DMLC_", "SLURM_"))
                        and k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
-        with open(log, "w") as out:
+        with open(log, mode) as out:
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
                                      env=environment, preexec_fn=_die_with_parent)
         self._children.append((name, log, child))
-        return child
+
+    def kill(self, name):
+        """As kill -9, and waits for the end."""
+        for i, (each, _, child) in enumerate(self._children):
+            if each == name:
+                child.kill()
+                child.wait()
+                del self._children[i]
+                return
+
+    def start_again(self, name, *more):
+        """With the arguments of before and these; its log goes on."""
+        role, arguments = self._commands[name]
+        self.start(name, role, arguments + list(more), mode="a")
+
+    def any_runs(self, role):
+        return any(child.poll() is None for name, _, child in self._children if self._commands[name][0] == role)
 
     def check(self):
         """Raises if a child has failed."""

@@ -2,6 +2,7 @@
 
 import re
 
+import chaos
 from job import train
 from render import ImageProgress, table, size
 
@@ -24,11 +25,18 @@ def run(options, folder, codec, epochs):
     arguments = ["--job.codec=" + codec, "--job.optimizer.total_rounds=%d" % steps]
     arguments += ["--job.optimizer.%s=%s" % pair for pair in OPTIMIZER.items()]
     arguments += MODEL + ["--data=" + DATA, "--epochs=%d" % epochs]
-    results = train(options, folder, codec.replace(":", "-"), arguments,
-                    lambda path: ImageProgress(path, codec, epochs))
-    return {"codec": codec, "test_accuracy": results[0]["test_accuracy"], "seconds": max(r["seconds"] for r in results),
+
+    def once(suffix="", kills=None):
+        return train(options, folder, codec.replace(":", "-") + suffix, arguments,
+                     lambda path: ImageProgress(path, codec, epochs), chaos=kills)
+
+    results = once()
+    line = {"codec": codec, "test_accuracy": results[0]["test_accuracy"], "seconds": max(r["seconds"] for r in results),
             "wire_bytes_push": sum(r["wire_bytes_push"] for r in results),
             "wire_bytes_pull": sum(r["wire_bytes_pull"] for r in results), "steps": results[0]["steps"]}
+    if options.chaos:
+        line["chaos"] = chaos.compare(options, results, once)
+    return line
 
 
 def summary_table(runs):
@@ -49,4 +57,4 @@ def main(options, folder):
           (options.servers, options.workers, epochs))
     runs = [run(options, folder, codec, epochs) for codec in ([options.codec] if options.codec else CODECS)]
     print("\n" + summary_table(runs))
-    return {"runs": runs}, 0
+    return {"runs": runs}, chaos.verdict(runs)

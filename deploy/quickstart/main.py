@@ -33,11 +33,14 @@ def arguments():
     parser.add_argument("--workers", type=positive, default=2)
     parser.add_argument("--epochs", type=positive)
     parser.add_argument("--transport", choices=("auto", "tcp", "shm"), default="auto")
+    parser.add_argument("--chaos", action="store_true")
     parser.add_argument("--binaries", default="", help=argparse.SUPPRESS)
     parser.add_argument("--check-only", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.codec and options.job != "images":
         parser.error("--codec is for --job=images: rows of tables travel as fp32")
+    if options.chaos and options.servers < 2:
+        parser.error("--chaos kills a server, so it needs --servers=2 or more: a shard's copy lies on another server")
     return options
 
 

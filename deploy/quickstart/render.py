@@ -1,6 +1,7 @@
 """What ./quickstart shows: one moving line while a run goes on, one table at the end."""
 
 import json
+import os
 import sys
 
 
@@ -16,6 +17,7 @@ class Progress:
     """Follows the JSON lines that worker 0 writes; on a terminal one line moves, elsewhere each test prints one.
 
     text(record, tested): a subclass's, what a line says. TESTED: the key that has a value where the model was tested.
+    step, steps: the last one that is done, and how many there will be.
     """
 
     TESTED = ""
@@ -23,11 +25,14 @@ class Progress:
     def __init__(self, path):
         self._path = path
         self._offset, self._rest = 0, ""
+        self.step = self.steps = 0
         self._terminal = sys.stdout.isatty()
 
     def update(self):
         try:
             with open(self._path) as file:
+                if os.fstat(file.fileno()).st_size < self._offset:   # a worker that came back begins a new one
+                    self._offset, self._rest = 0, ""
                 file.seek(self._offset)
                 text = file.read()
                 self._offset = file.tell()
@@ -35,16 +40,22 @@ class Progress:
             return
         lines = (self._rest + text).split("\n")
         self._rest = lines.pop()
-        for line in lines:
-            if line.strip():
-                self._show(json.loads(line))
+        records = [json.loads(line) for line in lines if line.strip()]
+        for i, record in enumerate(records):
+            self._show(record, i + 1 == len(records))
 
-    def _show(self, record):
+    def _show(self, record, last):
+        self.step, self.steps = record["step"], record["steps"]
         tested = record.get(self.TESTED) is not None
-        if self._terminal:
+        if self._terminal and (last or tested):
             sys.stdout.write("\r\x1b[2K" + self.text(record, tested))
         elif tested:
             sys.stdout.write(self.text(record, tested) + "\n")
+        sys.stdout.flush()
+
+    def say(self, line):
+        """A line of its own, that stays."""
+        sys.stdout.write(("\r\x1b[2K" if self._terminal else "") + line + "\n")
         sys.stdout.flush()
 
     def close(self):
