@@ -71,6 +71,16 @@ class Kills(TestCase):
                 worker.wait()
             self.assertEqual([cluster.result(rank)["params_hash"] for rank in (0, 1)], [expected] * 2)
 
+    def test_scheduler_without_a_state_file_ends_its_jobs_in_words(self):
+        with Cluster(servers=2, scheduler_args=["--node.state_file="]) as cluster:
+            workers = [cluster.start_worker(rank, self.arguments(cluster, epochs=100)) for rank in (0, 1)]
+            workers[0].wait_for(step_pattern(30))
+            cluster.scheduler.kill()
+            cluster.start_scheduler()
+            for worker in workers:
+                worker.wait(1)
+                self.assertIn("it was started without its state (node.state_file); start the job again", worker.output())
+
     def test_worker_that_is_told_to_end_comes_back(self):
         expected = self.reference()
         with Cluster(servers=2) as cluster:

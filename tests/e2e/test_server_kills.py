@@ -127,7 +127,8 @@ class ServerKills(Runs):
 
     def test_server_that_stood_still_does_not_answer_with_its_old_state(self):
         with self.cluster(2) as cluster:
-            workers = self.start(cluster)
+            # In shared memory a worker would wait for it: it may be reading what was lent to it.
+            workers = self.start(cluster, data__transport="tcp")
             cluster.servers[0].stop()
             cluster.scheduler.wait_for("server_lost.*server-0 .*nothing heard")
             self.goes_on(workers[0])
@@ -233,6 +234,28 @@ class Moves(Runs):
             self.assertIn(shard, self.held(cluster)["server-1"])
             cluster.scheduler.wait_for("job_protected")   # the target has taken the copies
             cluster.servers[1].kill()
+            self.end(cluster, workers)
+
+    def test_both_ends_killed(self):
+        with self.cluster(3) as cluster:
+            workers = self.start(cluster)
+            target, shard = self.begin_a_move(cluster, 0)
+            for victim in (cluster.servers[0], target):
+                victim.kill()
+            cluster.scheduler.wait_for("server_lost.*server-0 ")
+            self.assertEqual(self.moves(cluster), [])
+            cluster.scheduler.wait_for("job_protected")
+            self.assertTrue(any(shard in shards for shards in self.held(cluster).values()))
+            self.end(cluster, workers)
+
+    def test_server_killed_while_it_is_drained(self):
+        with self.cluster(3) as cluster:
+            workers = self.start(cluster)
+            cluster.ctl("drain", "server-0")
+            cluster.scheduler.wait_for("shard_moved")
+            cluster.servers[0].kill()
+            cluster.scheduler.wait_for("job_protected")
+            self.assertNotIn("server-0", self.held(cluster))
             self.end(cluster, workers)
 
 
