@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/stream_copy.h"
 
 namespace sluice::server {
 namespace {
@@ -62,7 +63,7 @@ absl::StatusOr<ReplicaMessage> MakeReplicaMessage(const proto::ReplicaHead& head
   SLUICE_ASSIGN_OR_RETURN(Room room, MakeRoom(head, bytes, blocks));
   std::byte* at = room.bulk.data();
   for (const ConstBytes part : bulk) {
-    if (!part.empty()) std::memcpy(at, part.data(), part.size());
+    StreamCopy(part, {at, part.size()});   // the backup reads it next, not this core
     at += part.size();
   }
   return ReplicaMessage{std::move(room.owner), room.all};
