@@ -79,6 +79,8 @@ struct ServerCoreStats {
   uint64_t oversize_used = 0, oversize_peak = 0;   // pushes of rows beyond a quarter of the pool
   uint64_t max_round = 0;
   uint64_t copies_that_differed = 0;   // from their owners, found by a digest
+  uint64_t promoted = 0;          // partitions of which a copy here became the owner's
+  uint64_t copied_out = 0;        // bytes of messages for copies that were acknowledged
   uint64_t copies = 0;            // partitions of other owners of which this lane has a copy
   uint64_t queued_bytes = 0;      // messages for copies that were not acknowledged yet
   std::string waiting_for;        // for people: the oldest open round and whom it waits for

@@ -326,6 +326,14 @@ void Daemon::AddMetrics() {
       counter("sluice_server_wire_bytes_out_total", "Sent by the transports", "bytes", stats.wire_out);
       counter("sluice_server_refused_peers_total", "Connections refused before they said who they are", "connections",
               stats.refused_peers);
+      counter("sluice_server_copy_bytes_out_total", "Acknowledged by copies of what this server owns", "bytes",
+              stats.core.copied_out);
+      counter("sluice_server_promoted_total", "Partitions whose copy here became the owner's", "partitions",
+              stats.core.promoted);
+      counter("sluice_server_copies_differed_total", "Copies that a digest found to differ, and that were made anew", "copies",
+              stats.core.copies_that_differed);
+      gauge("sluice_server_copies", "Partitions of other servers of which a copy is here", "partitions", stats.core.copies);
+      gauge("sluice_server_copy_queued_bytes", "For copies, not acknowledged yet", "bytes", stats.core.queued_bytes);
       gauge("sluice_server_state_bytes", "Parameters, optimizer state, replicas and accumulators", "bytes",
             stats.core.state_bytes);
       gauge("sluice_server_pool_used_bytes", "Pushes in flight", "bytes", stats.core.pool_used);

@@ -104,7 +104,7 @@ class Job {
   uint64_t state_bytes() const;           // besides blocks
   void ReplicaStates(std::vector<proto::ReplicaState>* states) { replication_.Report(states); }
   size_t copies() const { return incoming_.size(); }
-  uint64_t queued_bytes() const { return replication_.queued_bytes(); }
+  uint64_t queued_bytes() const { return replication_.queued_bytes(); }   // for copies
   void AddTableStats(std::vector<TableStats>* tables) const;   // by tensor
 
  private:

@@ -143,6 +143,7 @@ void Job::Own(uint32_t index, uint32_t term) {
     env_.receiver->ForgetPartition(index, number_);
     incoming_.erase(index);
     partition.set_owner(true);
+    ++env_.counters->promoted;
   }
   partition.set_term(term);
 }

@@ -224,6 +224,7 @@ void Replication::Acknowledged(Log& log, Follower& follower) {
   ++follower.next;
   follower.bytes -= piece.bytes.size();
   queued_bytes_ -= piece.bytes.size();
+  *env_.acknowledged_bytes += piece.bytes.size();
   if (piece.state) {
     state_bytes_ -= piece.bytes.size();
     copies_[{log.shard, follower.place, follower.since}].sent += piece.bytes.size();

@@ -46,6 +46,7 @@ class Replication {
     std::function<void(std::unique_ptr<ReplicaChannel>)> bury;
     std::function<LinkId(const proto::Address&)> link;   // to another server's lane, or 0: LinkUp follows
     std::function<void()> request_plan;
+    uint64_t* acknowledged_bytes = nullptr; // a counter
     size_t piece_bytes = 8 << 20;           // longer messages are cut
   };
 

@@ -89,9 +89,10 @@ def main():
         cluster = Cluster(options.binaries, folder, "links", servers=2, prefix=prefix)
         try:
             cluster.start(["--node.listen=" + SWITCH], lambda index: ["--node.listen=" + NODES["s%d" % index]])
-            runs["all at once"] = measure(network, cluster, "bare", options, [])
+            runs["all at once"] = measure(network, cluster, "bare", options, ["--job.replicas=0"])
             compute = options.compute * runs["all at once"]["bytes"] / goodput * 1e3
             runs["behind passes"] = measure(network, cluster, "passes", options, [
+                "--job.replicas=0",
                 "--backward_ms=%f" % (compute * 2 / 3), "--forward_ms=%f" % (compute / 3)])
             runs["behind passes"]["compute_seconds"] = compute / 1e3
             carried = runs["behind passes"]["bytes"] / options.layers  # headers included
