@@ -38,6 +38,7 @@ data {
   connections: 1
   pool_bytes: 256MiB
   granted_bytes: 8MiB
+  fill_rate_bytes: 128MiB
   eager_bytes: 16KiB
   stripe_bytes: 1MiB
   fusion_bytes: 64KiB

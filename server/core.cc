@@ -277,6 +277,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
     env.clock = clock_;
     if (options_.data.resend_ms() > 0) env.resend = options_.data.resend_ms() * kMillisecond;
     env.max_message_bytes = receiver_options_.max_message_bytes;
+    env.fill_bytes_per_s = options_.data.fill_rate_bytes();
     env.max_row_push_bytes = receiver_options_.max_oversize_bytes;
     env.max_slotless_bytes = endpoint_->limits().max_slotless_bytes;
     env.replier = &replier_;

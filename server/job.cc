@@ -30,6 +30,7 @@ Job::Job(uint32_t number, uint64_t uid, const JobEnvironment& environment)
                     .link = [this](const proto::Address& address) { return env_.host->PeerLink(address); },
                     .request_plan = [this] { env_.host->RequestPlan(number_); },
                     .acknowledged_bytes = &environment.counters->copied_out,
+                    .fill_bytes_per_s = environment.fill_bytes_per_s,
                     // What this server takes, the others take: they are configured alike.
                     .piece_bytes = std::min<size_t>(8 << 20, environment.max_message_bytes)}),
       verdicts_(environment.clock, environment.resend,

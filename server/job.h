@@ -50,6 +50,7 @@ struct JobEnvironment {
   const Clock* clock = nullptr;
   TimeNs resend = kSecond;
   size_t max_message_bytes = 0;     // larger partitions cannot be pushed
+  uint64_t fill_bytes_per_s = 0;    // pace of filling copies; 0 = none
   size_t max_row_push_bytes = 0;    // larger pushes to a segment of a table neither
   size_t max_slotless_bytes = 0;
   Replier* replier = nullptr;

@@ -17,6 +17,7 @@ namespace {
 
 constexpr TimeNs kRetryDelay = 100 * kMillisecond;
 constexpr TimeNs kErrorDelay = kSecond;
+constexpr double kCreditSeconds = 0.1;   // of the fill's pace, that may be saved up
 
 }  // namespace
 
@@ -241,15 +242,27 @@ std::vector<Partition*> Replication::TakeSettled() {
   return std::exchange(settled_, {});
 }
 
+// A state begins while there is credit, and may overdraw it: a partition is not cut for the pace's sake. What a partition needs
+// to close a round does not come here (Append).
 void Replication::Fill() {
+  if (env_.fill_bytes_per_s > 0) {
+    const TimeNs now = env_.clock->Now();
+    const double rate = static_cast<double>(env_.fill_bytes_per_s);
+    if (fill_paced_ != 0) fill_credit_ += rate * static_cast<double>(now - fill_paced_) / kSecond;
+    fill_credit_ = std::min(fill_credit_, rate * kCreditSeconds);
+    fill_paced_ = now;
+  }
   for (auto& [index, log] : logs_) {
     for (Follower& follower : log.followers) {
       if (follower.started || state_bytes_ >= kFillBytes) continue;
+      if (env_.fill_bytes_per_s > 0 && fill_credit_ < 0) return;
       if (follower.retry_at != 0 && env_.clock->Now() < follower.retry_at) continue;
       // A copy that is in sync and of a partition in which nothing has happened is as it should be.
       if (follower.counts && follower.queue.empty() && log.partition->pristine()) continue;
       follower.retry_at = 0;
+      const size_t before = state_bytes_;
       QueueState(log, follower);
+      fill_credit_ -= static_cast<double>(state_bytes_ - before);
     }
   }
 }

@@ -47,6 +47,7 @@ class Replication {
     std::function<LinkId(const proto::Address&)> link;   // to another server's lane, or 0: LinkUp follows
     std::function<void()> request_plan;
     uint64_t* acknowledged_bytes = nullptr; // a counter
+    uint64_t fill_bytes_per_s = 0;          // pace of Fill; 0 = none
     size_t piece_bytes = 8 << 20;           // longer messages are cut
   };
 
@@ -144,6 +145,8 @@ class Replication {
   std::vector<Partition*> settled_;
   size_t state_bytes_ = 0;                  // of states under way
   bool fill_due_ = false;
+  double fill_credit_ = 0;                  // bytes that Fill may send; below 0 after a large state
+  TimeNs fill_paced_ = 0;                   // when that was so
   uint64_t queued_bytes_ = 0;
 };
 

@@ -470,7 +470,7 @@ absl::StatusOr<std::span<const uint64_t>> TablePartition::ParseIds(const FrameHe
     return bad(rows, " rows of ", spec_.dim(), " values in one request; at most ", most);
   };
   if (pull.codec == transport::kPackedIds) {
-    auto rows = compression::ParseRows(payload, payload.size());
+    auto rows = compression::ParseRows(payload, most);
     if (!rows.ok()) return bad(rows.status().message());
     if (!rows->values.empty()) return bad("a pull that carries values");
     ids = ids_ = std::move(rows->ids);

@@ -155,6 +155,20 @@ TEST_F(TableTest, APullWaitsForItsRound) {
   EXPECT_EQ(frames[2].Floats(), (Floats{-2, -2}));
 }
 
+// Ids that follow each other pack into less than a byte each: they were refused as more rows than the request had bytes.
+TEST_F(TableTest, APullOfConsecutiveIdsIsAnswered) {
+  Begin("workers: 1");
+  Ids ids;
+  for (uint64_t id = 0; ids.size() < 500; ++id)
+    if (compression::SegmentOf(id, 1) == 0) ids.push_back(id);
+  for (uint64_t request : {1u, 2u}) {   // packed, plain
+    Pull(0, 0, ids, request);
+    const SentFrame value = s_.TakeOne(0);
+    ASSERT_EQ(value.header.type, FrameType::kValue) << value.Text();
+    EXPECT_EQ(value.Floats().size(), 2 * ids.size());
+  }
+}
+
 TEST_F(TableTest, AdmissionNamesTheOpenRoundAndWhetherThisRankIsInIt) {
   Begin("workers: 2");
   Push(0, 0, {4}, {1, 1});

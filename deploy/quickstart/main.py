@@ -38,7 +38,7 @@ def arguments():
     parser.add_argument("--check-only", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.codec and options.job != "images":
-        parser.error("--codec is for --job=images: rows of tables travel as fp32")
+        parser.error("--codec is for --job=images; rows of tables have a codec of their own (sluice-worker --row_codec)")
     if options.chaos and options.servers < 2:
         parser.error("--chaos kills a server, so it needs --servers=2 or more: a shard's copy lies on another server")
     return options

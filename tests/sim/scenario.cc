@@ -120,6 +120,7 @@ void ChooseData(PhiloxRandom& random, Scenario* s) {
   s->server_data.set_pool_bytes(least + random.Below(3) * least);
   s->server_data.set_granted_bytes(OneOf(random, {1u, 500u, 3000u, 100000u}));
   if (random.Chance(0.3)) s->limits.max_queued_bytes = 2000;
+  s->server_data.set_fill_rate_bytes(OneOf(random, {0u, 20000u, 2000000u}));
 }
 
 void ChooseFaults(PhiloxRandom& random, Faults* faults) {

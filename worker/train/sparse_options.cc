@@ -65,6 +65,8 @@ absl::Status CheckSparseTrainOptions(const SparseTrainOptions& options) {
   if (const auto codec = compression::MakeRowCodec(options.row_codec); !codec.ok()) {
     return Bad("row_codec", options.row_codec, std::string(codec.status().message()));
   }
+  // 0 would mean the default of the table, and a negative rate be refused as job.optimizer's.
+  if (!(options.row_rate > 0)) return Bad("row_rate", absl::StrCat(options.row_rate), "above 0");
   if (options.row_residual_rows < 0) {
     return Bad("row_residual_rows", absl::StrCat(options.row_residual_rows), "0 (none) or more");
   }
