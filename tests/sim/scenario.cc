@@ -1,5 +1,6 @@
 #include "tests/sim/scenario.h"
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
@@ -167,6 +168,8 @@ Scenario MakeScenario(uint64_t seed) {
   ChooseFaults(random, &s.faults);
   if (s.servers > 1 && random.Chance(0.6)) {
     s.job.set_replicas(1 + random.Below(2));
+    // A state is several times a push: in stripes of 64 bytes, of which every twentieth is lost, it would never come whole.
+    s.server_data.set_stripe_bytes(std::max(s.server_data.stripe_bytes(), 300u));
     if (random.Chance(0.7)) s.faults.server_crashes = 1 + random.Below(3);
     if (random.Chance(0.5)) s.faults.orders = 1 + random.Below(5);
     // A verdict stands for a round that is closed again after its owner was lost; if the order of summation is free, it was
