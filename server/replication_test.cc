@@ -15,6 +15,32 @@ namespace {
 
 constexpr LinkId kToOwner = 500;   // at the backup: the link that the owner made
 
+// An owner and its copy whose messages pass at once.
+struct Pair {
+  Pair() { owner.endpoint.by_reference = true; }
+  // Until nothing is under way, and some rounds more.
+  void Exchange() {
+    for (int i = 0; i < 50; ++i) {
+      owner.core->OnTurnEnd();
+      if (link == 0 && !owner.endpoint.connects.empty()) {
+        link = owner.endpoint.connects.back().link;
+        transport::Hello hello;
+        hello.role = transport::PeerRole::kServer;
+        owner.core->OnUp(link, hello);
+        copy.core->OnUp(kToOwner, hello);
+        owner.core->OnTurnEnd();
+      }
+      for (const SentFrame& f : owner.endpoint.Take(link)) copy.Deliver(kToOwner, f.header, f.payload);
+      owner.endpoint.ReleaseAll();
+      copy.core->OnTurnEnd();
+      for (const SentFrame& f : copy.endpoint.Take(kToOwner)) owner.Deliver(link, f.header, f.payload);
+    }
+  }
+
+  CoreHarness owner{"s0"}, copy{"s1"};
+  LinkId link = 0;
+};
+
 // Servers s0 (owner of all shards at first), s1, s2; workers of s0 are links 1, 2, … of whichever core they talk to.
 class ReplicationTest : public ::testing::Test {
  protected:
@@ -257,8 +283,9 @@ TEST_F(ReplicationTest, CopyFilledInMidTrainingGoesOnWithTheSameBits) {
         std::string("workers: 2 mode: MODE_ASP optimizer { kind: \"adam\" rate: 0.1 }"),
         std::string("workers: 2 mode: MODE_SSP staleness: 1 optimizer { kind: \"adagrad\" rate: 0.1 }")}) {
     SCOPED_TRACE(job);
-    CoreHarness owner{"s0"}, copy{"s1"}, alone;
-    owner.endpoint.by_reference = true;
+    Pair pair;
+    CoreHarness &owner = pair.owner, &copy = pair.copy;
+    CoreHarness alone;
     PlanBuilder builder(job);
     builder.Server("s0").Server("s1");
     builder.plan.mutable_shards()->DeleteSubrange(1, 1);
@@ -276,24 +303,6 @@ TEST_F(ReplicationTest, CopyFilledInMidTrainingGoesOnWithTheSameBits) {
       std::vector<float> out(partition == 0 ? 40 : 24);
       for (float& v : out) v = static_cast<float>(values.Uniform() - 0.5);
       return out;
-    };
-    LinkId link = 0;
-    const auto exchange = [&] {
-      for (int i = 0; i < 50; ++i) {
-        owner.core->OnTurnEnd();
-        if (link == 0 && !owner.endpoint.connects.empty()) {
-          link = owner.endpoint.connects.back().link;
-          transport::Hello hello;
-          hello.role = transport::PeerRole::kServer;
-          owner.core->OnUp(link, hello);
-          copy.core->OnUp(kToOwner, hello);
-          owner.core->OnTurnEnd();
-        }
-        for (const SentFrame& f : owner.endpoint.Take(link)) copy.Deliver(kToOwner, f.header, f.payload);
-        owner.endpoint.ReleaseAll();
-        copy.core->OnTurnEnd();
-        for (const SentFrame& f : copy.endpoint.Take(kToOwner)) owner.Deliver(link, f.header, f.payload);
-      }
     };
     const auto round = [&](CoreHarness& to, uint64_t r, uint32_t term) {
       for (uint32_t p : {0u, 1u})
@@ -314,7 +323,7 @@ TEST_F(ReplicationTest, CopyFilledInMidTrainingGoesOnWithTheSameBits) {
         owner.core->OnPlan(plan);
       }
       round(owner, r, 1);
-      exchange();
+      pair.Exchange();
       round(alone, r, 1);
       EXPECT_EQ(answers(owner, 0), answers(alone, 0)) << "round " << r;
     }
@@ -407,8 +416,10 @@ TEST_F(ReplicationTest, MessagesInPiecesAreOneMessage) {
 TEST_F(ReplicationTest, BackupOfATableReadsAdmitsAndEvictsAsItsOwner) {
   for (const std::string& job : {std::string("workers: 2"), std::string("workers: 2 mode: MODE_ASP optimizer { kind: \"sgd\" rate: 0.1 }")}) {
     SCOPED_TRACE(job);
-    CoreHarness owner{"s0"}, copy{"s1"}, alone;
-    owner.endpoint.by_reference = copy.endpoint.by_reference = alone.endpoint.by_reference = true;
+    Pair pair;
+    CoreHarness &owner = pair.owner, &copy = pair.copy;
+    CoreHarness alone;
+    copy.endpoint.by_reference = alone.endpoint.by_reference = true;
     const std::string spec = "optimizer { kind: \"adagrad\" rate: 0.1 } admit_after: 2 max_rows: 12 max_age_rounds: 5";
     PlanBuilder builder(job);
     builder.Server("s0").Server("s1");
@@ -420,24 +431,6 @@ TEST_F(ReplicationTest, BackupOfATableReadsAdmitsAndEvictsAsItsOwner) {
     PlanBuilder single(job);
     single.Server("s0").Table("rows", 2, 1, spec);
     alone.Start(single.plan);
-    LinkId link = 0;
-    const auto exchange = [&] {
-      for (int i = 0; i < 30; ++i) {
-        owner.core->OnTurnEnd();
-        if (link == 0 && !owner.endpoint.connects.empty()) {
-          link = owner.endpoint.connects.back().link;
-          transport::Hello hello;
-          hello.role = transport::PeerRole::kServer;
-          owner.core->OnUp(link, hello);
-          copy.core->OnUp(kToOwner, hello);
-          owner.core->OnTurnEnd();
-        }
-        for (const SentFrame& f : owner.endpoint.Take(link)) copy.Deliver(kToOwner, f.header, f.payload);
-        owner.endpoint.ReleaseAll();
-        copy.core->OnTurnEnd();
-        for (const SentFrame& f : copy.endpoint.Take(kToOwner)) owner.Deliver(link, f.header, f.payload);
-      }
-    };
     const auto push = [&](CoreHarness& to, uint64_t r, uint32_t rank, uint32_t term) {
       PhiloxRandom random(r * 2 + rank + 1);
       std::set<uint64_t> ids;
@@ -483,7 +476,7 @@ TEST_F(ReplicationTest, BackupOfATableReadsAdmitsAndEvictsAsItsOwner) {
       }
       for (uint32_t rank : {0u, 1u}) {
         push(owner, r, rank, 1);
-        exchange();
+        pair.Exchange();
         push(alone, r, rank, 1);
       }
       const std::vector<float> expected = read(alone, r + 1, 1);
