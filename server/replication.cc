@@ -320,42 +320,41 @@ void Replication::OnTick() {
 
 // --- for the scheduler and for people
 
-bool Replication::CopySynced(uint32_t shard, Place place, uint64_t since) const {
-  for (const auto& [index, log] : logs_) {
-    if (log.shard != shard) continue;
-    for (const Follower& follower : log.followers) {
-      if (follower.place == place && follower.since == since && !follower.synced) return false;
-    }
-  }
-  return true;
-}
-
 void Replication::Report(std::vector<proto::ReplicaState>* states) {
+  struct Filling {
+    const proto::ShardInfo* shard = nullptr;
+    bool synced = true;         // all partitions of the shard
+    uint64_t left = 0;          // bytes
+  };
+  std::map<CopyKey, Filling> filling;
   for (const proto::ShardInfo& shard : shards_) {
     for (const proto::BackupInfo& backup : shard.backups()) {
       if (backup.in_sync()) continue;
-      const Place place{backup.server(), backup.lane()};
-      Copy& copy = copies_[{shard.shard(), place, backup.since()}];
-      copy.synced = copy.synced || CopySynced(shard.shard(), place, backup.since());
-      proto::ReplicaState& state = states->emplace_back();
-      state.set_job(env_.job);
-      state.set_job_uid(env_.uid);
-      state.set_shard(shard.shard());
-      state.set_term(shard.term());
-      state.set_server(backup.server());
-      state.set_since(backup.since());
-      state.set_in_sync(copy.synced);
-      state.set_bytes_sent(copy.sent);
-      uint64_t left = 0;
-      for (const auto& [index, log] : logs_) {
-        if (log.shard != shard.shard()) continue;
-        for (const Follower& follower : log.followers) {
-          if (follower.place != place || follower.since != backup.since()) continue;
-          left += follower.bytes + (follower.started ? 0 : log.partition->copy_bytes());
-        }
-      }
-      state.set_bytes_left(left);
+      filling[{shard.shard(), Place{backup.server(), backup.lane()}, backup.since()}].shard = &shard;
     }
+  }
+  if (filling.empty()) return;
+  for (const auto& [index, log] : logs_) {
+    for (const Follower& follower : log.followers) {
+      const auto it = filling.find({log.shard, follower.place, follower.since});
+      if (it == filling.end()) continue;
+      it->second.synced &= follower.synced;
+      it->second.left += follower.bytes + (follower.started ? 0 : log.partition->copy_bytes());
+    }
+  }
+  for (const auto& [key, one] : filling) {
+    Copy& copy = copies_[key];
+    copy.synced |= one.synced;
+    proto::ReplicaState& state = states->emplace_back();
+    state.set_job(env_.job);
+    state.set_job_uid(env_.uid);
+    state.set_shard(one.shard->shard());
+    state.set_term(one.shard->term());
+    state.set_server(std::get<1>(key).first);
+    state.set_since(std::get<2>(key));
+    state.set_in_sync(copy.synced);
+    state.set_bytes_sent(copy.sent);
+    state.set_bytes_left(one.left);
   }
 }
 

@@ -132,7 +132,6 @@ class Replication {
   void Connect(Target& target);
   Target& TargetOf(const proto::Plan& plan, Place place);
   bool LogSettled(const Log& log) const;
-  bool CopySynced(uint32_t shard, Place place, uint64_t since) const;
 
   const Env env_;
   uint32_t self_ = 0;
