@@ -1,5 +1,5 @@
 // Operators' requests: every rule and every refusal, and what becomes of a request over losses and restarts.
-#include "scheduler/core_harness.h"
+#include "scheduler/copies_harness.h"
 #include "scheduler/replicas.h"
 
 namespace sluice::scheduler {
@@ -8,45 +8,8 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 
-class MoveRequestsTest : public CoreHarness {
+class MoveRequestsTest : public CopiesHarness {
  protected:
-  void Start(int servers, uint32_t replicas, uint32_t shards = 12) {
-    config_.set_servers(static_cast<uint32_t>(servers));
-    config_.set_shards(shards);
-    job_.set_replicas(replicas);
-    job_.set_workers(1);
-    StartCore();
-    for (int i = 0; i < servers; ++i) s_.push_back(Connect(ServerReg("s" + std::to_string(i))));
-    worker_.push_back(Connect(WorkerReg("w0", 0)));
-    ASSERT_EQ(Plan().state(), proto::JOB_RUNNING);
-    Run(6 * kSecond, Everybody());   // nobody is lost for a lease after the scheduler's start
-  }
-  proto::Plan Plan() { return *core_->GetPlan("j"); }
-  // All owners say that all copies are in sync, or how far they are.
-  void Report(bool in_sync, uint64_t sent = 0, uint64_t left = 0) {
-    const proto::Plan plan = Plan();
-    for (const auto& info : plan.servers()) {
-      if (!info.alive() || !peers_[s_[info.server()]].open) continue;
-      proto::MemberMessage message;
-      for (const auto& shard : plan.shards()) {
-        if (shard.server() != info.server()) continue;
-        for (const auto& copy : shard.backups()) {
-          if (copy.in_sync()) continue;
-          proto::ReplicaState* state = message.mutable_heartbeat()->add_replicas();
-          state->set_job(plan.job());
-          state->set_job_uid(plan.uid());
-          state->set_shard(shard.shard());
-          state->set_term(shard.term());
-          state->set_server(copy.server());
-          state->set_since(copy.since());
-          state->set_in_sync(in_sync);
-          state->set_bytes_sent(sent);
-          state->set_bytes_left(left);
-        }
-      }
-      core_->OnMessage(s_[info.server()], message);
-    }
-  }
   // Until nothing moves any more; the number of rounds of reports.
   int Finish() {
     int rounds = 0;
@@ -59,13 +22,6 @@ class MoveRequestsTest : public CoreHarness {
     }
     return rounds;
   }
-  std::vector<SessionId> Everybody() {
-    std::vector<SessionId> all = worker_;
-    for (const SessionId s : s_)
-      if (peers_[s].open) all.push_back(s);
-    return all;
-  }
-  std::vector<SessionId> s_;
 };
 
 void ExpectStatus(const absl::Status& status, absl::StatusCode code, const std::string& part) {

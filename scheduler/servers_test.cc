@@ -1,7 +1,7 @@
 // Losses, restarts and joins of servers while a job runs, and what the plan makes of them.
 #include <functional>
 
-#include "scheduler/core_harness.h"
+#include "scheduler/copies_harness.h"
 #include "scheduler/replicas.h"
 
 namespace sluice::scheduler {
@@ -11,56 +11,9 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class ServersTest : public CoreHarness {
+class ServersTest : public CopiesHarness {
  protected:
-  void Start(int servers, uint32_t replicas, uint32_t shards = 12, TimeNs settled = 6 * kSecond) {
-    config_.set_servers(static_cast<uint32_t>(servers));
-    config_.set_shards(shards);
-    job_.set_replicas(replicas);
-    job_.set_workers(1);
-    StartCore();
-    for (int i = 0; i < servers; ++i) s_.push_back(Connect(ServerReg("s" + std::to_string(i))));
-    worker_.push_back(Connect(WorkerReg("w0", 0)));
-    ASSERT_EQ(Plan().state(), proto::JOB_RUNNING);
-    Run(settled, Everybody());   // no lease counts for one after the scheduler's start
-  }
-  proto::Plan Plan() { return *core_->GetPlan("j"); }
   proto::JobStatus Status() { return core_->GetCluster().jobs(0); }
-  std::vector<SessionId> Others(size_t without) {
-    std::vector<SessionId> others = worker_;
-    for (size_t i = 0; i < s_.size(); ++i)
-      if (i != without) others.push_back(s_[i]);
-    return others;
-  }
-  std::vector<SessionId> Everybody() { return Others(SIZE_MAX); }
-  // What each owner that is connected says of its copies: in sync, or some bytes of a hundred.
-  void Report(bool in_sync, uint64_t sent = 0) {
-    const proto::Plan plan = Plan();
-    for (const auto& info : plan.servers()) {
-      if (!info.alive() || !peers_[s_[info.server()]].open) continue;
-      proto::MemberMessage message;
-      for (const auto& shard : plan.shards()) {
-        if (shard.server() != info.server()) continue;
-        for (const auto& copy : shard.backups())
-          if (!copy.in_sync()) *message.mutable_heartbeat()->add_replicas() = State(plan, shard, copy, in_sync, sent);
-      }
-      core_->OnMessage(s_[info.server()], message);
-    }
-  }
-  static proto::ReplicaState State(const proto::Plan& plan, const proto::ShardInfo& shard,
-                                   const proto::BackupInfo& copy, bool in_sync, uint64_t sent = 0) {
-    proto::ReplicaState state;
-    state.set_job(plan.job());
-    state.set_job_uid(plan.uid());
-    state.set_shard(shard.shard());
-    state.set_term(shard.term());
-    state.set_server(copy.server());
-    state.set_since(copy.since());
-    state.set_in_sync(in_sync);
-    state.set_bytes_sent(sent);
-    state.set_bytes_left(100 - sent);
-    return state;
-  }
   std::string LastText(const std::string& kind) {
     std::string text;
     const proto::EventList list = core_->ListEvents(0, 0);
@@ -68,7 +21,6 @@ class ServersTest : public CoreHarness {
       if (event.kind() == kind) text = event.text();
     return text;
   }
-  std::vector<SessionId> s_;
 };
 
 TEST_F(ServersTest, AJobStartsWithItsCopiesInSync) {
@@ -109,7 +61,7 @@ TEST_F(ServersTest, ALostServersShardsGoToTheirCopiesInOnePlan) {
   EXPECT_THAT(Status().protection(), HasSubstr("8 copies are being filled"));
 
   Run(2 * kSecond, Others(1));
-  Report(false, 40);
+  Report(false, 40, 60);
   EXPECT_EQ(Status().copies_bytes_left(), 8u * 60);
   EXPECT_EQ(core_->ListShards("j")->shards(1).copies(0).bytes_sent(), 40u);
   EXPECT_EQ(Plan().version(), plan.version());   // progress is no plan
