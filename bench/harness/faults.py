@@ -27,6 +27,14 @@ def passes(ms):
     return ["--backward_ms=%g" % (ms * 2 / 3), "--forward_ms=%g" % (ms / 3)]
 
 
+def update(options):
+    """How the gradient of `replication` is coded, and what the servers do with it."""
+    flags = ["--job.codec=" + options.codec]
+    if options.optimizer:
+        flags += ["--job.optimizer.kind=" + options.optimizer, "--job.optimizer.rate=0.001"]
+    return flags
+
+
 def replication(folder, options):
     """The same job with one copy of each shard and with none, in turns."""
     result, rows = {}, []
@@ -41,7 +49,7 @@ def replication(folder, options):
             jobs = {}
             for c, cluster in clusters.items():
                 cluster.start(server_flags=lambda index: ["--node.log_level=info"])  # they say where their metrics are
-                flags = model(options.mib) + passes(compute) + ["--job.replicas=%d" % copies[c]]
+                flags = model(options.mib) + passes(compute) + ["--job.replicas=%d" % copies[c]] + update(options)
                 jobs[c] = cluster.workers(c, 2, flags)
                 step_together(jobs[c], 2)   # warms memory, windows and caches
             time.sleep(2 * METRICS_SECONDS)
@@ -74,8 +82,8 @@ def replication(folder, options):
                          "<= 1.15" if not first and compute else ""])
     without, with_one = (result["pushing only"]["step_seconds"][c] for c in copies)
     result["compute_ms_for_1.15"] = max(0.0, (with_one - 1.15 * without) / 0.15 * 1e3)
-    print(table(["step of %d MiB, 2 workers" % options.mib, "ms", "ratio", "server wire MiB", "server CPU ms", "goal"],
-                rows))
+    print(table(["step of %d MiB, 2 workers, codec %s, %s" % (options.mib, options.codec, options.optimizer or "mean"),
+                 "ms", "ratio", "server wire MiB", "server CPU ms", "goal"], rows))
     print("without overlap the ratio would be 1.15 at %.0f ms of computing" % result["compute_ms_for_1.15"])
     return result
 
@@ -220,6 +228,8 @@ def main():
                         help="replication: of a step; each is measured, and 0 (300 100)")
     parser.add_argument("--reps", type=int, default=7, help="replication: turns of each (%(default)s)")
     parser.add_argument("--steps", type=int, default=5, help="replication: steps in a turn (%(default)s)")
+    parser.add_argument("--codec", default="none", help="replication: of the gradient (%(default)s)")
+    parser.add_argument("--optimizer", default="", help="replication: the servers' (none: they send back the mean)")
     parser.add_argument("--move-mib", type=int, default=256, help="migration: what the server holds (%(default)s)")
     parser.add_argument("--move-compute-ms", type=float, default=500, help="migration: of a step (%(default)s)")
     parser.add_argument("--move-steps", type=int, default=20, help="migration: steps before and after (%(default)s)")
