@@ -179,7 +179,7 @@ absl::Status AsyncPartition::ApplyGradient(uint32_t r, const BlockPtr& gradient,
     head.set_skipped(skip);
     head.set_rate_bits(rate_bits);
     if (HasDigest(applied_rounds_)) head.set_digest(transport::HashBytes(std::as_const(*values_.value()).bytes()));
-    Append(RoundMessage(head, skip ? ConstBytes() : std::as_const(*gradient).bytes()));
+    Append(RoundMessage(head, skip ? std::span<const float>() : std::as_const(*gradient).values()));
   }
   ReleaseAnswers();
   return absl::OkStatus();
@@ -257,7 +257,7 @@ void AsyncPartition::CloseBroadcast(const std::vector<uint32_t>& contributors) {
     head.set_skipped(!assigned);
     head.set_assigned(assigned);
     head.set_broadcast(true);
-    Append(RoundMessage(head, assigned ? std::as_const(*values_.value()).bytes() : ConstBytes()));
+    Append(RoundMessage(head, assigned ? std::as_const(*values_.value()).values() : std::span<const float>()));
   }
   ReleaseAnswers();
 }
@@ -337,14 +337,8 @@ absl::Status AsyncPartition::Replay(const proto::ReplicaHead& message, ConstByte
   if (!message.has_round()) return Malformed("is no round of a tensor's partition");
   const proto::RoundHead& round = message.round();
   SLUICE_RETURN_IF_ERROR(CheckRanks(round.contributors()));
-  const bool values = round.broadcast() ? round.assigned() : !round.skipped();
-  if (bulk.size() != (values ? shape_.elements * sizeof(float) : 0) || round.contributors().empty()) {
-    return Malformed(absl::StrCat("has ", bulk.size(), " bytes of values and ", round.contributors_size(), " contributors"));
-  }
-  BlockPtr given;
-  if (values) {
-    SLUICE_ASSIGN_OR_RETURN(given, BlockOf(bulk, round.broadcast() ? job_->values : job_->scratch));
-  }
+  if (round.contributors().empty()) return Malformed("has no contributors");
+  SLUICE_ASSIGN_OR_RETURN(BlockPtr given, GivenBy(round, bulk, round.broadcast() ? job_->values : job_->scratch));
   if (round.broadcast()) {
     assigned_ = std::move(given);
     CloseBroadcast({round.contributors().begin(), round.contributors().end()});

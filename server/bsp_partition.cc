@@ -170,7 +170,7 @@ void BspPartition::CloseBroadcast() {
   if (!assigned) last_.flags |= transport::kFlagSkipped;
   Decision decision;
   decision.skip = !assigned;
-  EndRound(decision, assigned, assigned ? std::as_const(*values_.value()).bytes() : ConstBytes());
+  EndRound(decision, assigned, assigned ? std::as_const(*values_.value()).values() : std::span<const float>());
 }
 
 void BspPartition::CloseGradient() {
@@ -250,7 +250,7 @@ absl::Status BspPartition::ApplyGradient(const Decision& decision, bool scaled) 
   BuildResult(decision.skip, sum_);
   if (semantics().needs_verdict()) decided_ = decision;
   const BlockPtr sum = std::move(sum_);
-  EndRound(decision, /*assigned=*/false, decision.skip ? ConstBytes() : std::as_const(*sum).bytes());
+  EndRound(decision, /*assigned=*/false, decision.skip ? std::span<const float>() : std::as_const(*sum).values());
   return absl::OkStatus();
 }
 
@@ -296,7 +296,7 @@ void BspPartition::BuildResult(bool skipped, const BlockPtr& aggregate) {
 }
 
 // given: what the optimizer or the broadcast was given, for copies.
-void BspPartition::EndRound(const Decision& decision, bool assigned, ConstBytes given) {
+void BspPartition::EndRound(const Decision& decision, bool assigned, std::span<const float> given) {
   last_.contributors = static_cast<uint32_t>(contributors_.size());
   if (owner()) {
     ++job_->counters->rounds_applied;
@@ -445,14 +445,7 @@ absl::Status BspPartition::Replay(const proto::ReplicaHead& message, ConstBytes 
     return Malformed(absl::StrCat("is of round ", round.round(), "; the copy is at ", open_));
   }
   SLUICE_RETURN_IF_ERROR(CheckRanks(round.contributors()));
-  const size_t expected = round.broadcast() ? (round.assigned() ? shape_.elements : 0) : (round.skipped() ? 0 : shape_.elements);
-  if (bulk.size() != expected * sizeof(float)) {
-    return Malformed(absl::StrCat("has ", bulk.size(), " bytes of values; ", expected * sizeof(float), " belong there"));
-  }
-  BlockPtr given;
-  if (expected > 0) {
-    SLUICE_ASSIGN_OR_RETURN(given, BlockOf(bulk, job_->values));
-  }
+  SLUICE_ASSIGN_OR_RETURN(BlockPtr given, GivenBy(round, bulk, job_->values));
   contributors_.assign(round.contributors().begin(), round.contributors().end());
   for (const uint32_t rank : contributors_) seats_[rank].contributed = open_ + 1;
   Decision decision{round.skipped(), round.scale(), round.trust(), round.rate_bits()};

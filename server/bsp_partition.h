@@ -15,6 +15,7 @@
 
 #include <bit>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -67,7 +68,7 @@ class BspPartition final : public DensePartition {
   absl::Status ApplyGradient(const Decision& decision, bool scaled = false);
   absl::Status UpdateValue(const Decision& decision, bool scaled);
   void BuildResult(bool skipped, const BlockPtr& aggregate);
-  void EndRound(const Decision& decision, bool assigned, ConstBytes given);
+  void EndRound(const Decision& decision, bool assigned, std::span<const float> given);
   void SendAnswers();
   // Where the last answer's payload lies (DenseHead.last_source).
   static constexpr uint32_t kAnswerEmpty = 0, kAnswerValue = 1, kAnswerReplica = 2, kAnswerApart = 3;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "base/stream_copy.h"
 #include "server/async_partition.h"
 #include "server/bsp_partition.h"
+#include "server/sparse_sum.h"
 
 namespace sluice::server {
 
@@ -149,10 +151,32 @@ absl::StatusOr<BlockPtr> DensePartition::BlockOf(ConstBytes values, BlockPool* p
   return block;
 }
 
-absl::StatusOr<ReplicaMessage> DensePartition::RoundMessage(const proto::RoundHead& round, ConstBytes bulk) const {
+absl::StatusOr<ReplicaMessage> DensePartition::RoundMessage(const proto::RoundHead& round,
+                                                            std::span<const float> given) const {
   proto::ReplicaHead head;
   *head.mutable_round() = round;
-  return MakeReplicaMessage(head, {bulk}, job_->values);
+  const std::optional<SparseSum> sparse = SparseSum::Of(given);
+  if (!sparse.has_value()) return MakeReplicaMessage(head, {std::as_bytes(given)}, job_->values);
+  head.mutable_round()->set_form(sparse->form());
+  head.mutable_round()->set_nonzero(sparse->count());
+  return MakeReplicaMessage(head, sparse->bytes(), [&](MutableBytes out) { sparse->Write(out); }, job_->values);
+}
+
+absl::StatusOr<BlockPtr> DensePartition::GivenBy(const proto::RoundHead& round, ConstBytes bulk, BlockPool* pool) const {
+  const bool gives = round.broadcast() ? round.assigned() : !round.skipped();
+  if (!gives || round.form() == kSumDense) {
+    const size_t expected = gives ? shape_.elements * sizeof(float) : 0;
+    if (bulk.size() != expected) {
+      return Malformed(absl::StrCat("has ", bulk.size(), " bytes of values; ", expected, " belong there"));
+    }
+    if (!gives) return BlockPtr();
+    return BlockOf(bulk, pool);
+  }
+  SLUICE_ASSIGN_OR_RETURN(BlockPtr block, pool->GetZeroed(shape_.elements));
+  if (absl::Status status = ScatterSum(round.form(), round.nonzero(), bulk, block->values()); !status.ok()) {
+    return Malformed(absl::StrCat("has ", bulk.size(), " bytes of values that cannot be: ", status.message()));
+  }
+  return block;
 }
 
 DensePartition::SavedValues DensePartition::SaveValues(proto::DenseHead* head) const {

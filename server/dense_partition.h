@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <span>
 
 #include "server/partition.h"
 #include "server/value_state.h"
@@ -55,8 +56,10 @@ class DensePartition : public Partition {
   absl::Status Malformed(const std::string& what) const;   // a message for this copy
   // A block with these fp32 values.
   absl::StatusOr<BlockPtr> BlockOf(ConstBytes values, BlockPool* pool) const;
-  // A closed round for the copies; bulk: what the optimizer or the broadcast was given.
-  absl::StatusOr<ReplicaMessage> RoundMessage(const proto::RoundHead& round, ConstBytes bulk) const;
+  // A closed round for the copies; given: to the optimizer or by the broadcast, or nothing. Sets the form.
+  absl::StatusOr<ReplicaMessage> RoundMessage(const proto::RoundHead& round, std::span<const float> given) const;
+  // What a round's message gives, or null if it gives nothing, in a block of this pool.
+  absl::StatusOr<BlockPtr> GivenBy(const proto::RoundHead& round, ConstBytes bulk, BlockPool* pool) const;
 
   const std::unique_ptr<compression::Codec> reply_codec_;
   ValueState values_;

@@ -70,8 +70,8 @@ absl::StatusOr<ReplicaMessage> MakeReplicaMessage(const proto::ReplicaHead& head
 }
 
 absl::StatusOr<ReplicaMessage> MakeReplicaMessage(const proto::ReplicaHead& head, size_t bulk_bytes,
-                                                  const std::function<void(MutableBytes)>& write) {
-  SLUICE_ASSIGN_OR_RETURN(Room room, MakeRoom(head, bulk_bytes, nullptr));
+                                                  const std::function<void(MutableBytes)>& write, BlockPool* blocks) {
+  SLUICE_ASSIGN_OR_RETURN(Room room, MakeRoom(head, bulk_bytes, blocks));
   write(room.bulk);
   return ReplicaMessage{std::move(room.owner), room.all};
 }

@@ -26,9 +26,9 @@ struct ReplicaMessage {
 absl::StatusOr<ReplicaMessage> MakeReplicaMessage(const proto::ReplicaHead& head, std::initializer_list<ConstBytes> bulk,
                                                   BlockPool* blocks);
 
-// A bulk of so many bytes, written by `write`; on the heap.
+// A bulk of so many bytes, written by `write`.
 absl::StatusOr<ReplicaMessage> MakeReplicaMessage(const proto::ReplicaHead& head, size_t bulk_bytes,
-                                                  const std::function<void(MutableBytes)>& write);
+                                                  const std::function<void(MutableBytes)>& write, BlockPool* blocks);
 
 struct ReplicaParts {
   proto::ReplicaHead head;

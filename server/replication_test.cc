@@ -1,6 +1,7 @@
 // An owner, its backup, and what is left when the owner goes: docs/replication.md between two cores, with the test as the wire.
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -413,6 +414,49 @@ TEST_F(ReplicationTest, MessagesInPiecesAreOneMessage) {
   EXPECT_TRUE(std::ranges::all_of(values, [&](float v) { return v == values[0]; }));
 }
 
+// Rounds of all shapes: mostly zeros in two forms, then dense. What the copy holds and would answer is compared after each.
+TEST_F(ReplicationTest, SparseRoundsAreSmallAndTheirCopiesEqualBitForBit) {
+  for (const char* job : {"workers: 2 optimizer { kind: \"sgd\" rate: 0.5 }",
+                          "workers: 2 optimizer { kind: \"adam\" rate: 0.1 weight_decay: 0.01 clip_norm: 0.5 }",
+                          "workers: 2 reduction: REDUCTION_SUM",
+                          "workers: 2 mode: MODE_ASP optimizer { kind: \"momentum\" rate: 0.1 }"}) {
+    SCOPED_TRACE(job);
+    constexpr size_t kElements = 6000;
+    const proto::Plan plan = TwoServers(job, {kElements});
+    Pair pair;
+    pair.owner.Start(plan);
+    pair.copy.core->OnPlan(plan);
+    pair.Exchange();
+    PhiloxRandom random(3);
+    std::vector<uint64_t> sent;
+    const std::vector<float> densities = {1.0f, 0.01f, 0.2f, 1.0f, 0.01f, 0.0f, 0.2f};
+    for (uint64_t round = 0; round < densities.size(); ++round) {
+      const uint64_t before = pair.owner.core->stats().copied_out;
+      for (uint32_t rank : {0u, 1u}) {
+        std::vector<float> values(kElements);
+        for (float& v : values) v = random.Chance(densities[round]) ? random.Uniform() - 0.5f : 0.0f;
+        values[rank] = -0.0f;
+        pair.owner.Send({.rank = rank, .round = round, .values = values});
+        pair.Exchange();
+      }
+      sent.push_back(pair.owner.core->stats().copied_out - before);
+      const auto& owners = pair.owner.observed.rounds;
+      const auto& copies = pair.copy.observed.rounds;
+      if (round == 0) continue;   // the first message is the state
+      ASSERT_FALSE(copies.empty());
+      ASSERT_EQ(copies.back().record.round, round);
+      EXPECT_EQ(std::memcmp(copies.back().value.data(), owners.back().value.data(), kElements * sizeof(float)), 0)
+          << "round " << round;
+      EXPECT_EQ(copies.back().reply, owners.back().reply);
+    }
+    const size_t dense = kElements * sizeof(float);
+    EXPECT_LT(sent[1], dense / 5);
+    EXPECT_LT(sent[2], dense);      // of two messages under ASP
+    EXPECT_GE(sent[3], dense);
+    EXPECT_LT(sent[5], 400u);
+  }
+}
+
 TEST_F(ReplicationTest, BackupOfATableReadsAdmitsAndEvictsAsItsOwner) {
   for (const std::string& job : {std::string("workers: 2"), std::string("workers: 2 mode: MODE_ASP optimizer { kind: \"sgd\" rate: 0.1 }")}) {
     SCOPED_TRACE(job);
@@ -528,6 +572,18 @@ TEST_F(ReplicationTest, MalformedMessagesAreRefusedAndChangeNothing) {
   send(bytes(head, 16));                              // of a round that is not next
   head.mutable_round()->set_round(0);
   send(bytes(head, 12));                              // too little
+  head.mutable_round()->set_form(2);
+  send(bytes(head, 0));                               // no bitmap
+  send(bytes(head, 8));                               // too long
+  head.mutable_round()->set_nonzero(1);
+  send(bytes(head, 5));                               // none of its bits is set
+  head.mutable_round()->set_nonzero(UINT64_MAX);
+  send(bytes(head, 16));
+  head.mutable_round()->set_form(1);
+  send(bytes(head, 16));
+  head.mutable_round()->set_form(UINT32_MAX);
+  send(bytes(head, 16));
+  head.mutable_round()->clear_form();
   head.mutable_round()->add_contributors(7);
   send(bytes(head, 16));                              // no such rank
   head.mutable_rows()->set_rows(UINT64_MAX);

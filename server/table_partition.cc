@@ -343,7 +343,7 @@ absl::StatusOr<ReplicaMessage> TablePartition::Save() const {
     rank->set_next(next);
     rank->set_contributed(std::min(seats_[r].contributed, next));
   }
-  return MakeReplicaMessage(message, segment_->SavedBytes(), [this](MutableBytes out) { segment_->Save(out); });
+  return MakeReplicaMessage(message, segment_->SavedBytes(), [this](MutableBytes out) { segment_->Save(out); }, nullptr);
 }
 
 absl::Status TablePartition::Load(const proto::ReplicaHead& message, ConstBytes bulk) {
