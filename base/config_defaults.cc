@@ -12,6 +12,7 @@ node {
   heartbeat_ms: 500ms
   log_level: "info"
   connect_timeout_ms: 60s
+  drain_ms: 25s
 }
 job {
   name: "default"

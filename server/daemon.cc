@@ -44,6 +44,7 @@ Daemon::Daemon(const proto::Config& config)
       registry_({{"role", "server"}, {"server", id_}}) {}
 
 Daemon::~Daemon() {
+  drain_.reset();     // before the loop that its answer is posted to
   session_.reset();   // before its loop; nothing runs there any more
   service_.reset();
   metrics_.reset();
@@ -92,6 +93,16 @@ absl::Status Daemon::Init() {
   callbacks.down = [this](absl::Status status) { member_->OnStreamDown(status); };
   callbacks.message = [this](proto::SchedulerMessage message) { member_->OnMessage(message); };
   session_ = control::GrpcSession::Create(node.scheduler(), lanes_.front()->loop(), std::move(callbacks));
+  Drain::Env drain;
+  drain.id = id_;
+  drain.limit = node.drain_ms() * kMillisecond;
+  drain.clock = &clock_;
+  drain.log = &log_;
+  drain.ask = [this](TimeNs timeout, std::function<void(absl::Status)> done) {
+    return AskForDrain(timeout, std::move(done));
+  };
+  drain.end = [this](const std::string& why) { End(absl::OkStatus(), why); };
+  drain_ = std::make_unique<Drain>(std::move(drain));
   return WritePortFile();
 }
 
@@ -172,12 +183,22 @@ void Daemon::OnSignal(Signals* signals) {
   while (const std::optional<int> signal = signals->Next()) {
     if (*signal == SIGUSR1) {
       WriteTrace();
-    } else {
-      lanes_.front()->loop()->Unwatch(signals->fd());
-      End(absl::OkStatus(), absl::StrCat("signal ", *signal));
-      return;
+      continue;
     }
+    std::string left;
+    if (*signal == SIGTERM && !drain_->begun() && drain_->Begin(member_->welcomed(), &left)) continue;
+    lanes_.front()->loop()->Unwatch(signals->fd());
+    End(absl::OkStatus(), absl::StrCat("signal ", *signal, left.empty() ? "" : "; ", left));
+    return;
   }
+}
+
+std::unique_ptr<DrainCall> Daemon::AskForDrain(TimeNs timeout, std::function<void(absl::Status)> done) {
+  return DrainCall::Start(config_.node().scheduler(), id_, timeout, [this, done = std::move(done)](absl::Status status) {
+    lanes_.front()->loop()->Post([this, done, status] {
+      if (!ending_) done(status);
+    });
+  });
 }
 
 void Daemon::End(absl::Status status, const std::string& why) {
@@ -192,6 +213,7 @@ void Daemon::End(absl::Status status, const std::string& why) {
 void Daemon::Tick() {
   if (ending_) return;
   member_->OnTick();
+  if (!ending_) drain_->OnTick(member_->welcomed());
   if (ending_) return;
   if (++ticks_ % kReportTicks == 0) ReportWaits();
   EndIfIdle();
@@ -231,6 +253,7 @@ void Daemon::OnWelcome(const proto::Welcome& welcome) {
 void Daemon::OnPlan(const proto::Plan& plan) {
   const auto shared = std::make_shared<const proto::Plan>(plan);
   plans_.Set(shared);
+  drain_->OnPlan(plan, member_->identity().incarnation());
   const bool open = plan.state() == proto::JOB_FORMING || plan.state() == proto::JOB_RUNNING;
   const auto [known, fresh] = jobs_.try_emplace(plan.job(), open);
   if (fresh || known->second != open) {

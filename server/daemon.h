@@ -4,13 +4,15 @@
 //   2. Run: the lanes' threads start; loop 0 registers with the scheduler (MemberCore over GrpcSession).
 //   3. A plan comes on loop 0: it is stored for peers that ask, and posted to all lanes.
 //   4. ReportState: every lane adds its partitions' states; the heartbeat that carries them goes out when all have.
-//   5. The end (SIGTERM, a refusal by the scheduler, every job ended with node.exit_when_done): the stream is dropped, the
+//   5. SIGTERM: what is held here goes to other servers first (drain.h). A second signal, or SIGINT, ends it at once.
+//   6. The end (also a refusal by the scheduler, every job ended with node.exit_when_done): the stream is dropped, the
 //      lanes tell their peers and stop, gRPC and metrics stop, the trace is written.
 //
 // Threads: what is marked "loop 0" is touched by that loop's thread only once Run has begun.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -27,6 +29,7 @@
 #include "base/trace.h"
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
+#include "server/drain.h"
 #include "server/grpc_service.h"
 #include "server/lane.h"
 #include "server/plan_store.h"
@@ -61,6 +64,7 @@ class Daemon final : private control::MemberCore::Listener {
   void OnSignal(Signals* signals);
   void End(absl::Status status, const std::string& why);
   void ReportWaits();
+  std::unique_ptr<DrainCall> AskForDrain(TimeNs timeout, std::function<void(absl::Status)> done);
   void EndIfIdle();
   void WriteTrace() const;
 
@@ -86,6 +90,7 @@ class Daemon final : private control::MemberCore::Listener {
   // Loop 0.
   std::unique_ptr<control::MemberCore> member_;
   std::unique_ptr<control::GrpcSession> session_;
+  std::unique_ptr<Drain> drain_;
   bool ending_ = false;
   absl::Status outcome_;
   struct Report {

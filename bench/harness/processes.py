@@ -138,8 +138,9 @@ class Cluster:
                     self.address = "%s:%s" % (host, text[0])
             time.sleep(0.02)
         for index in range(self._servers):
-            child = self._start("server", index, ["--node.scheduler=" + self.address, "--node.id=server%d" % index] +
-                                self._server_flags + list(server_flags(index)))
+            # All end together: nobody is left to give shards to.
+            child = self._start("server", index, ["--node.scheduler=" + self.address, "--node.id=server%d" % index,
+                                                  "--node.drain_ms=0"] + self._server_flags + list(server_flags(index)))
             self.server_pids.append(child.pid)
 
     def _start(self, role, index, arguments):

@@ -35,9 +35,9 @@ def train(options, folder, label, worker_arguments, progress, watch=lambda port:
                       scheduler)
         port = cluster.wait_for_file(path("port"), "scheduler").split()[0]
         common = ["--node.scheduler=127.0.0.1:" + port]
-        for s in range(options.servers):
+        for s in range(options.servers):   # if they are told to end, then together: nobody is left to give shards to
             cluster.start("server-%d" % s, "server", common + ["--node.id=server-%d" % s, "--node.loops=1",
-                                                               "--node.exit_when_done"])
+                                                               "--node.exit_when_done", "--node.drain_ms=0"])
         job = ["--job.name=quickstart", "--job.workers=%d" % options.workers, "--data.transport=" + options.transport]
         for w in range(options.workers):
             cluster.start("worker-%d" % w, "worker", common + job + worker_arguments + worker + [

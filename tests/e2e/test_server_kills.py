@@ -6,6 +6,7 @@ half-filled until the test goes on.
 """
 
 import json
+import signal
 
 import test_clicks
 from cluster import Cluster, TestCase, step_pattern, train_args
@@ -257,6 +258,60 @@ class Moves(Runs):
             cluster.scheduler.wait_for("job_protected")
             self.assertNotIn("server-0", self.held(cluster))
             self.end(cluster, workers)
+
+
+class Sigterm(Runs):
+    """A server that is told to end gives away what it has, and ends by itself."""
+
+    def test_in_the_middle_of_a_run(self):
+        for servers in (2, 3):
+            with self.subTest(servers=servers), self.cluster(servers) as cluster:
+                workers = self.start(cluster)
+                cluster.servers[0].signal(signal.SIGTERM)
+                cluster.servers[0].wait(code=0)
+                self.assertIn("ends: drained", cluster.servers[0].output())
+                self.assertTrue(workers[0].running())
+                self.assertEqual(set(self.held(cluster)) - {"server-%d" % i for i in range(1, servers)}, set())
+                self.end(cluster, workers)
+
+    def test_one_after_the_other_as_in_a_rolling_restart(self):
+        longer = {"epochs": 400}
+        with self.cluster(2) as cluster:
+            workers = self.start(cluster, **longer)
+            for server in cluster.servers:
+                before = lines(cluster.scheduler)
+                server.signal(signal.SIGTERM)
+                server.wait(code=0)
+                self.assertIn("ends: drained", server.output())
+                cluster.start_server(cluster.servers.index(server))
+                cluster.scheduler.wait_for("job_protected", start=before)
+            self.end(cluster, workers, **longer)
+
+    def test_the_only_server(self):
+        with self.cluster(1) as cluster:
+            self.start(cluster)
+            cluster.servers[0].signal(signal.SIGTERM)
+            cluster.servers[0].wait(code=0, deadline=10)   # node.drain_ms is 25 s
+            cluster.servers[0].wait_for("ends: signal 15; not drained, there is no other server")
+
+    def test_a_second_signal_ends_it_at_once(self):
+        with self.cluster(2) as cluster:
+            workers = self.start(cluster)
+            cluster.servers[1].stop()   # nothing moves to it
+            cluster.servers[0].signal(signal.SIGTERM)
+            cluster.servers[0].wait_for("to other servers first")
+            cluster.servers[0].signal(signal.SIGTERM)
+            cluster.servers[0].wait(code=0, deadline=10)
+            cluster.servers[1].go_on()
+            self.end(cluster, workers)
+
+    def test_after_the_job_it_ends_at_once(self):
+        with self.cluster(2) as cluster:
+            self.end(cluster, self.start(cluster))
+            for server in cluster.servers:
+                server.signal(signal.SIGTERM)
+                server.wait(code=0)
+                self.assertIn("ends: signal 15", server.output())
 
 
 if __name__ == "__main__":
