@@ -64,6 +64,9 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
         receiver_options_(ReceiverOptions(options_.data)),
         receiver_(endpoint, replier_.queue(), this, receiver_options_),
         peers_(endpoint, clock, SelfHello()) {
+    replier_.set_on_payload([this](const FrameHeader& header, size_t bytes) {
+      if (const auto it = jobs_.find(header.job); it != jobs_.end()) it->second->CountOut(header.partition, bytes);
+    });
     if (options_.observer == nullptr) return;
     replier_.queue()->ObserveSends([this](const FrameHeader& header, const transport::SendTimes& times) {
       if (header.type != FrameType::kReply && header.type != FrameType::kValue) return;
@@ -152,6 +155,12 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
     std::vector<TableStats> tables;
     for (const auto& [number, job] : jobs_) job->AddTableStats(&tables);
     return tables;
+  }
+
+  std::vector<proto::ShardCost> costs() const override {
+    std::vector<proto::ShardCost> costs;
+    for (const auto& [number, job] : jobs_) job->AddCosts(&costs);
+    return costs;
   }
 
   // --- transport::Handler

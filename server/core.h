@@ -101,6 +101,8 @@ class ServerCore : public transport::Handler {
   // Of the tables with segments on this lane, by job and tensor (server/table_stats.h). It looks at every segment and sorts its
   // hot ids: for now and then.
   virtual std::vector<TableStats> table_stats() const = 0;
+  // What the shards here cost, as owned and as copies, by job and shard.
+  virtual std::vector<proto::ShardCost> costs() const = 0;
 };
 
 }  // namespace sluice::server

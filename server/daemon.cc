@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/host.h"
+#include "base/link_rate.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 
@@ -20,6 +21,7 @@ namespace {
 
 constexpr TimeNs kTick = 50 * kMillisecond;
 constexpr uint64_t kReportTicks = 10;
+constexpr int kMaxCosts = 65536;                    // in a heartbeat; the scheduler takes no more
 constexpr TimeNs kIdleGrace = 300 * kMillisecond;   // last answers reach workers that ask again
 
 size_t LoopCount(const proto::NodeConfig& node) {
@@ -59,6 +61,7 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Create(const proto::Config& conf
 
 absl::Status Daemon::Init() {
   const proto::NodeConfig& node = config_.node();
+  link_bytes_ = node.link_rate_bytes() > 0 ? node.link_rate_bytes() : LinkRateOf(AdvertisedHost(node)).value_or(0);
   if (!node.trace().empty()) {
     tracer_ = std::make_unique<Tracer>(Tracer::Options{.process = absl::StrCat("server ", id_), .clock = &clock_});
   }
@@ -303,7 +306,14 @@ void Daemon::FillHeartbeat(proto::Heartbeat* heartbeat) {
     heartbeat->set_wire_bytes_out(heartbeat->wire_bytes_out() + stats.wire_out);
     if (heartbeat->waiting_for().empty()) heartbeat->set_waiting_for(stats.core.waiting_for);
     for (const proto::ReplicaState& state : stats.replicas) *heartbeat->add_replicas() = state;
+    proto::ServerCost* cost = heartbeat->mutable_cost();
+    if (config_.data().spin_us() == 0) cost->add_loop_cpu_us(stats.cpu_us);
+    cost->set_net_bytes_in(cost->net_bytes_in() + stats.net_in);
+    cost->set_net_bytes_out(cost->net_bytes_out() + stats.net_out);
+    for (const proto::ShardCost& shard : stats.costs)
+      if (cost->shards_size() < kMaxCosts) *cost->add_shards() = shard;
   }
+  heartbeat->mutable_cost()->set_link_bytes(link_bytes_);
   FillTables(Tables(), heartbeat);
   const bool ready = report_.request != 0 && report_.lanes_missing == 0 &&
                      report_.request == heartbeat->report_request();
@@ -347,6 +357,8 @@ void Daemon::AddMetrics() {
       counter("sluice_server_payload_bytes_out_total", "Payload of replies and values", "bytes", stats.core.payload_out);
       counter("sluice_server_wire_bytes_in_total", "Received by the transports", "bytes", stats.wire_in);
       counter("sluice_server_wire_bytes_out_total", "Sent by the transports", "bytes", stats.wire_out);
+      out->Counter({"sluice_server_cpu_seconds_total", "CPU time of the loop's thread; 0 where it spins", "seconds"},
+                   static_cast<double>(stats.cpu_us) / 1e6, labels);
       counter("sluice_server_refused_peers_total", "Connections refused before they said who they are", "connections",
               stats.refused_peers);
       counter("sluice_server_copy_bytes_out_total", "Acknowledged by copies of what this server owns", "bytes",

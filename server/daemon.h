@@ -91,6 +91,7 @@ class Daemon final : private control::MemberCore::Listener {
   std::unique_ptr<control::MemberCore> member_;
   std::unique_ptr<control::GrpcSession> session_;
   std::unique_ptr<Drain> drain_;
+  uint64_t link_bytes_ = 0;                         // what the network link carries a second, each way; 0 = not known
   bool ending_ = false;
   absl::Status outcome_;
   struct Report {

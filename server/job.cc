@@ -151,9 +151,13 @@ bool Job::Urgent(const FrameHeader& push) const {
 }
 
 absl::Status Job::Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) {
-  if (push.has(transport::kFlagReplica)) return TakeReplica(link, push, payload.bytes());
+  if (push.has(transport::kFlagReplica)) {
+    CountIn(push.partition, payload.bytes().size());
+    return TakeReplica(link, push, payload.bytes());
+  }
   Partition* partition = nullptr;
   if (!Recognise(link, push, &partition)) return absl::OkStatus();
+  CountIn(push.partition, payload.bytes().size());
   return partition->Contribute(link, push, std::move(payload));
 }
 
@@ -219,6 +223,32 @@ uint64_t Job::state_bytes() const {
     if (partition != nullptr) bytes += partition->state_bytes();
   }
   return bytes;
+}
+
+void Job::CountIn(uint32_t partition, size_t bytes) {
+  if (partition < traffic_.size()) traffic_[partition].in += bytes;
+}
+
+void Job::CountOut(uint32_t partition, size_t bytes) {
+  if (partition < traffic_.size()) traffic_[partition].out += bytes;
+}
+
+void Job::AddCosts(std::vector<proto::ShardCost>* costs) const {
+  std::map<uint32_t, Traffic> shards;
+  for (uint32_t p = 0; p < traffic_.size(); ++p) {
+    if (p >= partitions_.size() || partitions_[p] == nullptr) continue;
+    Traffic& sum = shards[traffic_[p].shard];
+    sum.in += traffic_[p].in;
+    sum.out += traffic_[p].out;
+  }
+  for (const auto& [shard, sum] : shards) {
+    proto::ShardCost& cost = costs->emplace_back();
+    cost.set_job(number_);
+    cost.set_job_uid(uid_);
+    cost.set_shard(shard);
+    cost.set_bytes_in(sum.in);
+    cost.set_bytes_out(sum.out);
+  }
 }
 
 void Job::AddTableStats(std::vector<TableStats>* tables) const {

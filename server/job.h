@@ -104,6 +104,9 @@ class Job {
   uint64_t OldestOpenRound() const;
   uint64_t state_bytes() const;           // besides blocks
   void ReplicaStates(std::vector<proto::ReplicaState>* states) { replication_.Report(states); }
+  // Of each shard that is here: what its partitions have had since they are.
+  void AddCosts(std::vector<proto::ShardCost>* costs) const;
+  void CountOut(uint32_t partition, size_t bytes);
   size_t copies() const { return incoming_.size(); }
   uint64_t queued_bytes() const { return replication_.queued_bytes(); }   // for copies
   void AddTableStats(std::vector<TableStats>* tables) const;   // by tensor
@@ -114,6 +117,7 @@ class Job {
   // Steps a to c. False: answered.
   bool Recognise(LinkId link, const FrameHeader& request, Partition** partition);
   void Fail(const absl::Status& why);
+  void CountIn(uint32_t partition, size_t bytes);
 
   absl::Status TakePlan(const proto::Plan& plan);
   absl::Status TakeWorkers(const proto::Plan& plan);
@@ -162,6 +166,11 @@ class Job {
   absl::Status error_;                                  // why this job cannot run here
   uint32_t server_index_ = 0;
   std::vector<std::unique_ptr<Partition>> partitions_;  // by job-wide index; null: another lane's
+  struct Traffic {
+    uint32_t shard = 0;
+    uint64_t in = 0, out = 0;            // bytes of payload, as owner and as copy
+  };
+  std::vector<Traffic> traffic_;                        // by partition
   std::map<uint32_t, Incoming> incoming_;               // by partition
   Replication replication_;
   std::optional<proto::Plan> plan_;                     // the newest, for copies that are made anew

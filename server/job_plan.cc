@@ -101,6 +101,8 @@ absl::Status Job::TakePartitions(const proto::Plan& plan) {
       if (!owns && backup == shard.backups().end()) continue;
       const uint32_t index = tensor.first_partition() + static_cast<uint32_t>(i);
       if (index >= partitions_.size()) partitions_.resize(index + 1);
+      if (index >= traffic_.size()) traffic_.resize(index + 1);
+      traffic_[index].shard = number;
       kept.insert(index);
       if (!owns && partitions_[index] != nullptr && partitions_[index]->owner()) {
         // What was answered it has, so it may stay as a copy in sync; else it begins anew.

@@ -59,6 +59,34 @@ TEST(JobTest, ReportsRoundAndContributors) {
 
 // --- plans
 
+TEST(JobTest, CostsCountPayloadBothWaysByShard) {
+  CoreHarness s;
+  PlanBuilder builder("workers: 2");
+  builder.Server("s0").Server("s1");
+  builder.plan.mutable_shards(1)->set_server(0);   // both shards are here; partitions 0 and 2 are of the first
+  builder.Tensor("w", {4, 8, 4});
+  s.Start(builder.plan);
+  for (const uint32_t rank : {0u, 1u}) {
+    s.Send({.rank = rank, .partition = 0, .values = {1, 1, 1, 1}});
+    s.Send({.rank = rank, .partition = 2, .values = {1, 1, 1, 1}});
+    s.Send({.rank = rank, .partition = 1, .values = std::vector<float>(8, 1)});
+  }
+  s.core->OnTurnEnd();
+  std::vector<proto::ShardCost> costs = s.core->costs();
+  ASSERT_EQ(costs.size(), 2u);
+  EXPECT_EQ(costs[0].job_uid(), 77u);
+  for (const auto& cost : costs) {
+    EXPECT_EQ(cost.bytes_in(), 2 * 8 * sizeof(float)) << cost.shard();
+    EXPECT_EQ(cost.bytes_out(), 2 * 8 * sizeof(float)) << cost.shard();
+  }
+  builder.plan.mutable_shards(1)->set_server(1);   // it has gone
+  builder.plan.set_version(2);
+  s.core->OnPlan(builder.plan);
+  costs = s.core->costs();
+  ASSERT_EQ(costs.size(), 1u);
+  EXPECT_EQ(costs[0].shard(), 0u);
+}
+
 TEST(JobTest, EndedJobsFreeTheirMemoryAndStayEnded) {
   CoreHarness s;
   proto::Plan plan = OnePartition("workers: 1 optimizer { kind: 'adam' }", 1000);

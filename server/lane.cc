@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/cpu_time.h"
 #include "base/host.h"
 #include "base/status_macros.h"
 #include "transport/auto/auto_endpoint.h"
@@ -148,8 +149,12 @@ void Lane::Publish() {
   stats.core = core_->stats();
   stats.tables = tables_;
   stats.replicas = core_->ReplicaStates();
+  stats.costs = core_->costs();
+  if (options_.config->data().spin_us() == 0) stats.cpu_us = static_cast<uint64_t>(ThreadCpuTime() / kMicrosecond);
   stats.wire_in = closed_in_;
   stats.wire_out = closed_out_;
+  stats.net_in = net_closed_in_;
+  stats.net_out = net_closed_out_;
   stats.links = links_.size();
   stats.refused_peers = refused_peers_;
   for (auto& [link, state] : links_) {
@@ -158,6 +163,9 @@ void Lane::Publish() {
     state.bytes_out = wire.bytes_out;
     stats.wire_in += wire.bytes_in;
     stats.wire_out += wire.bytes_out;
+    if (!state.net) continue;
+    stats.net_in += wire.bytes_in;
+    stats.net_out += wire.bytes_out;
   }
   published_.Set(std::move(stats));
 }
@@ -165,6 +173,7 @@ void Lane::Publish() {
 void Lane::OnUp(LinkId link, const Hello& peer) {
   const transport::LinkStats wire = endpoint_->Stats(link);
   LinkState& state = links_[link];
+  state.net = wire.kind == "tcp";
   state.peer = absl::StrCat(transport::DebugString(peer), " over ", wire.kind, " from ", wire.peer);
   log_.Info(state.peer, " connected");
   core_->OnUp(link, peer);
@@ -175,6 +184,10 @@ void Lane::OnDown(LinkId link, const absl::Status& reason) {
     log_.Info(it->second.peer, " is gone: ", reason.message());
     closed_in_ += it->second.bytes_in;
     closed_out_ += it->second.bytes_out;
+    if (it->second.net) {
+      net_closed_in_ += it->second.bytes_in;
+      net_closed_out_ += it->second.bytes_out;
+    }
     links_.erase(it);
   } else {
     log_.Warn("cannot reach another server: ", reason.message());

@@ -42,10 +42,13 @@ struct LaneOptions {
 struct LaneStats {
   ServerCoreStats core;
   uint64_t wire_in = 0, wire_out = 0;         // bytes, as the transport counts them
+  uint64_t net_in = 0, net_out = 0;           // of these: over TCP
+  uint64_t cpu_us = 0;                        // of the lane's thread; 0 where it spins
   uint64_t links = 0;
   uint64_t refused_peers = 0;
   std::shared_ptr<const std::vector<TableStats>> tables;   // by job and tensor; null before the first look at them
   std::vector<proto::ReplicaState> replicas;  // copies that the plans have not in sync
+  std::vector<proto::ShardCost> costs;
 };
 
 class Lane final : private transport::Handler {
@@ -90,10 +93,12 @@ class Lane final : private transport::Handler {
 
   struct LinkState {
     std::string peer;
+    bool net = false;                         // over TCP
     uint64_t bytes_in = 0, bytes_out = 0;     // as last sampled
   };
   std::unordered_map<transport::LinkId, LinkState> links_;
   uint64_t closed_in_ = 0, closed_out_ = 0;   // bytes of links that are gone
+  uint64_t net_closed_in_ = 0, net_closed_out_ = 0;
   uint64_t refused_peers_ = 0;
   std::shared_ptr<const std::vector<TableStats>> tables_;   // as last published
   LogLimit refused_limit_;

@@ -91,7 +91,7 @@ uint64_t Replier::SendPayload(LinkId link, FrameHeader header, ConstBytes payloa
   if (payload.size() <= copy_up_to_) {
     header.slot = 0;   // batches carry no slot: it is matched by its key
     header.payload_bytes = static_cast<uint32_t>(payload.size());
-    payload_out_ += payload.size();
+    Count(header, payload.size());
     queue_.SendSmall(link, header, payload);
     return 0;
   }
@@ -105,9 +105,14 @@ uint64_t Replier::SendPayload(LinkId link, FrameHeader header, ConstBytes payloa
   if (by_reference) header.slot = 0;   // the receiver reads it where it lies: each of many workers copies for itself
   const uint64_t key = next_key_++;
   lent_.emplace(key, std::move(owner));
-  payload_out_ += payload.size();
+  Count(header, payload.size());
   queue_.SendLarge(link, header, payload, priority, key, by_reference);
   return key;
+}
+
+void Replier::Count(const FrameHeader& header, size_t bytes) {
+  payload_out_ += bytes;
+  if (on_payload_) on_payload_(header, bytes);
 }
 
 void Replier::Cancel(uint64_t key) {

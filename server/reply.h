@@ -46,8 +46,13 @@ class Replier {
   void Cancel(uint64_t key);
 
   uint64_t payload_out() const { return payload_out_; }
+  // Called for each payload that goes out.
+  void set_on_payload(std::function<void(const transport::FrameHeader& header, size_t bytes)> fn) {
+    on_payload_ = std::move(fn);
+  }
 
  private:
+  void Count(const transport::FrameHeader& header, size_t bytes);
   void Release(uint64_t key);
   void ForgetSettled();
 
@@ -57,6 +62,7 @@ class Replier {
   const size_t copy_up_to_;
   uint64_t next_key_ = 1;
   uint64_t payload_out_ = 0;
+  std::function<void(const transport::FrameHeader&, size_t)> on_payload_;
   std::unordered_map<uint64_t, std::shared_ptr<const void>> lent_;   // by key, its owner
   std::deque<std::pair<TimeNs, uint64_t>> released_;   // within settle_, in order of time
   std::unordered_set<uint64_t> recent_;                // their keys
