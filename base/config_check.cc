@@ -45,6 +45,7 @@ absl::Status CheckNode(const proto::NodeConfig& node) {
   SLUICE_RETURN_IF_ERROR(Between("node.loops", node.loops(), 0, 64));
   SLUICE_RETURN_IF_ERROR(Between("node.shards", node.shards(), 0, 65536));
   SLUICE_RETURN_IF_ERROR(Between("node.moves_at_once", node.moves_at_once(), 0, 65536));
+  SLUICE_RETURN_IF_ERROR(Between("node.rebalance_over_percent", node.rebalance_over_percent(), 10, 10000));
   SLUICE_RETURN_IF_ERROR(Between("node.heartbeat_ms", node.heartbeat_ms(), 1, 3600 * 1000));
   if (node.lease_ms() < 2 * uint64_t{node.heartbeat_ms()}) {
     return absl::InvalidArgumentError(absl::StrCat(

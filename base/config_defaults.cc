@@ -13,6 +13,8 @@ node {
   log_level: "info"
   connect_timeout_ms: 60s
   drain_ms: 25s
+  rebalance_over_percent: 30
+  rebalance_cooldown_ms: 60s
 }
 job {
   name: "default"

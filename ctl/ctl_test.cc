@@ -138,6 +138,17 @@ TEST(Render, MovesBalanceAndDrains) {
   EXPECT_THAT(Render(answer), HasSubstr("no move is needed"));
   *answer.add_moves() = *move;
   EXPECT_THAT(Render(answer), HasSubstr("nothing was moved (--dry-run)"));
+  proto::ServerLoad* load = answer.add_servers();
+  load->set_server("s0");
+  load->set_bytes_before(64 << 20);
+  load->set_load_before(0.82);
+  load->set_load_after(0.41);
+  load->set_cpu_before(1.64);
+  load->set_out_before(120 << 20);
+  EXPECT_THAT(Render(answer), HasSubstr("weighed by bytes"));
+  answer.set_by_load(true);
+  for (const char* part : {"82 %", "41 %", "1.64 s/s", "120.0 MiB/s", "64.0 MiB"})
+    EXPECT_THAT(Render(answer), HasSubstr(part));
   proto::DrainStatus drain;
   drain.set_server("s1");
   drain.set_text("takes shards and copies");

@@ -205,11 +205,31 @@ std::string Render(const proto::MoveList& list) {
   return absl::StrCat("job ", Clean(list.job()), "\n", table.Text(), paused);
 }
 
-std::string Render(const proto::RebalanceAnswer& answer) {
+namespace {
+
+std::string BytesTable(const proto::RebalanceAnswer& answer) {
   Table servers({"SERVER", "OWNS", "WILL OWN"});
   for (const proto::ServerLoad& load : answer.servers())
     servers.Add({load.server(), Bytes(load.bytes_before()), Bytes(load.bytes_after())});
-  std::string text = absl::StrCat("job ", Clean(answer.job()), "\n", servers.Text());
+  return absl::StrCat(servers.Text(), "weighed by bytes: loads are not measured yet, or nobody has any\n");
+}
+
+std::string LoadTable(const proto::RebalanceAnswer& answer) {
+  const auto percent = [](double share) { return absl::StrFormat("%.0f %%", 100 * share); };
+  const auto cpu = [](double seconds) { return absl::StrFormat("%.2f s/s", seconds); };
+  const auto rate = [](uint64_t bytes) { return absl::StrCat(Bytes(bytes), "/s"); };
+  Table servers({"SERVER", ">LOAD", ">CPU", ">IN", ">OUT", ">OWNS", ">WILL HAVE", ">CPU", ">IN", ">OUT", ">OWN"});
+  for (const proto::ServerLoad& load : answer.servers())
+    servers.Add({load.server(), percent(load.load_before()), cpu(load.cpu_before()), rate(load.in_before()),
+                 rate(load.out_before()), Bytes(load.bytes_before()), percent(load.load_after()), cpu(load.cpu_after()),
+                 rate(load.in_after()), rate(load.out_after()), Bytes(load.bytes_after())});
+  return servers.Text();
+}
+
+}  // namespace
+
+std::string Render(const proto::RebalanceAnswer& answer) {
+  std::string text = absl::StrCat("job ", Clean(answer.job()), "\n", answer.by_load() ? LoadTable(answer) : BytesTable(answer));
   if (answer.moves().empty()) return absl::StrCat(text, "no move is needed, or none helps\n");
   Table moves({">SHARD", "FROM", "TO", "SIZE", "REASON"});
   for (const proto::MoveStatus& m : answer.moves())

@@ -36,6 +36,7 @@ class CopiesHarness : public CoreHarness {
     for (const auto& info : plan.servers()) {
       if (!info.alive() || !peers_[s_[info.server()]].open) continue;
       proto::MemberMessage message;
+      message.mutable_heartbeat();
       for (const auto& shard : plan.shards()) {
         if (shard.server() != info.server()) continue;
         for (const auto& copy : shard.backups())

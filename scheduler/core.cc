@@ -16,11 +16,15 @@ constexpr TimeNs kFormingPlanEvery = 200 * kMillisecond;
 constexpr TimeNs kStoreErrorEvery = 10 * kSecond;
 constexpr uint32_t kDefaultLeaseMs = 5000;
 constexpr uint32_t kDefaultHeartbeatMs = 500;
+constexpr uint32_t kDefaultOverPercent = 30;
+constexpr uint32_t kDefaultCooldownMs = 60000;
 
 proto::NodeConfig WithDefaults(proto::NodeConfig config) {
   if (config.lease_ms() == 0) config.set_lease_ms(kDefaultLeaseMs);
   if (config.heartbeat_ms() == 0) config.set_heartbeat_ms(kDefaultHeartbeatMs);
   if (config.servers() == 0) config.set_servers(1);
+  if (config.rebalance_over_percent() == 0) config.set_rebalance_over_percent(kDefaultOverPercent);
+  if (config.rebalance_cooldown_ms() == 0) config.set_rebalance_cooldown_ms(kDefaultCooldownMs);
   if (config.moves_at_once() == 0) config.set_moves_at_once(kMovesAtOnce);
   return config;
 }
@@ -67,6 +71,7 @@ CoreImpl::CoreImpl(proto::NodeConfig config, Store* store, const Clock* clock, s
   for (auto& [number, record] : saved.jobs) {
     JobState& job = jobs_[number];
     job.record = std::move(record);
+    job.watch.Moves(started_);   // perhaps
     job.workers.resize(job.record.workers_size());
     for (int rank = 0; rank < job.record.workers_size(); ++rank) {
       if (job.record.workers(rank).member() == 0) continue;
@@ -139,6 +144,7 @@ void CoreImpl::OnTick() {
   last_tick_ = now;
   for (auto& [number, job] : jobs_) SettleLeaves(job);  // first: who has said that it leaves is not lost
   CheckLeases();
+  for (auto& [number, job] : jobs_) WatchBottleneck(job);
   unsettled_ = true;
   Settle();
   for (auto& [number, job] : jobs_)
@@ -179,7 +185,10 @@ absl::Status CoreImpl::CommitJob(JobState& job, proto::JobRecord next) {
     return status;
   }
   std::swap(job.record, next);
-  if (OwnersDiffer(next.plan(), job.plan())) job.report_request = 0;   // rescale.cc asks those that own now
+  if (OwnersDiffer(next.plan(), job.plan())) {
+    job.report_request = 0;   // rescale.cc asks those that own now
+    job.watch.Moves(clock_->Now());
+  }
   NoteProtection(next, job.record);
   ForgetProgress(job);
   job.plan_unsent = true;

@@ -4,7 +4,8 @@
 //   members.cc    heartbeats, leases, streams that end
 //   jobs.cc       a job's life: formed, running, ended; losses of workers under each rule
 //   servers.cc    the servers of a running job: lost, restarted, joined; the copies of its shards
-//   move_requests.cc  what operators ask for: moves, drains, rebalancing
+//   move_requests.cc  what operators ask for: moves, drains
+//   rebalancing.cc    what servers and shards cost, rebalancing on request and by itself
 //   rescale.cc    collecting the partitions' states, "rank out from round R(p)"
 //   requests.cc   RegisterTensors, BarrierEnter, Leave
 //   tables.cc     statistics of tables: what servers say with heartbeats, and their sums
@@ -32,8 +33,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "scheduler/balance.h"
 #include "scheduler/core.h"
 #include "scheduler/event_log.h"
+#include "scheduler/loads.h"
 #include "scheduler/moves.h"
 #include "scheduler/records.h"
 #include "scheduler/replicas.h"
@@ -70,6 +73,7 @@ struct ServerState {
   Live live;
   std::map<uint32_t, uint64_t> acked;   // by job: the newest plan it acts on
   bool drain_noted = false;             // that it holds nothing any more
+  LoadMeter meter;
 };
 
 struct PendingTensors {
@@ -111,6 +115,8 @@ struct JobState {
   std::map<std::string, uint32_t> tensor_ids;                         // by name, of record.plan
   std::map<std::string, std::map<uint32_t, proto::TableState>> tables;   // by server id, tensor: as it said last
   std::map<std::pair<uint32_t, uint32_t>, CopyProgress> progress;     // by shard, server of the copy
+  BottleneckWatch watch;
+  TimeNs watched = 0;                                                 // when it looked last
   bool plan_unsent = false;                                           // FORMING: sent by the tick
   TimeNs plan_sent = 0;
   bool counts_as_ended = false;  // not for a job that had ended before this process started and that nobody asks for
@@ -254,9 +260,15 @@ class CoreImpl final : public SchedulerCore {
   absl::StatusOr<proto::MoveList> AfterRequest(JobState& job);
   proto::DrainStatus DrainOf(const std::string& id) const;
   void NoteDrained();
-  std::map<uint32_t, uint64_t> TableBytes(const JobState& job) const;
   proto::MoveStatus MoveStatusOf(const JobState& job, const proto::MoveRecord& move) const;
   proto::MoveList MovesOf(const JobState& job) const;
+
+  // rebalancing.cc
+  TimeNs Smoothing() const;
+  std::map<uint32_t, uint64_t> TableBytes(const JobState& job) const;
+  std::optional<Loads> LoadsOf(const JobState& job, const CopyRules& rules) const;
+  std::map<uint32_t, double> ServerLoads(const JobState& job, const Loads& loads) const;
+  void WatchBottleneck(JobState& job);   // and rebalances by itself
 
   // rescale.cc
   absl::Status BeginLeaving(JobState& job, uint32_t rank, const std::string& why);
@@ -312,6 +324,8 @@ class CoreImpl final : public SchedulerCore {
   bool shutdown_sent_ = false;
 };
 
+absl::Status NotWritten(const absl::Status& status);                  // what an operator is told
+std::string NameOf(const proto::Plan& plan, uint32_t server);         // its id, or "?"
 std::string Ago(TimeNs elapsed);                 // "1.5 s"
 std::string Clip(const std::string& text);       // at most kMaxTextBytes, for text that members send
 

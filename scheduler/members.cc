@@ -52,6 +52,7 @@ void CoreImpl::OnHeartbeat(SessionId session, const proto::Heartbeat& heartbeat)
   if (state.role == proto::ROLE_SERVER) {
     TakeTables(state.server, heartbeat);
     TakeReplicas(state.server, heartbeat);
+    servers_.at(state.server).meter.Take(heartbeat.cost(), clock_->Now(), Smoothing());
   }
 
   proto::SchedulerMessage message;

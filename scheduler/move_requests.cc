@@ -1,4 +1,4 @@
-// What operators ask for about shards: move, drain, rebalance, pause, cancel. Each request is written before it is
+// What operators ask for about shards: move, drain, pause, cancel (rebalance: rebalancing.cc). Each request is written before it is
 // answered; what it leads to happens by and by (moves.h, servers.cc) and can be watched by ListMoves and GetDrain.
 #include <algorithm>
 
@@ -9,8 +9,6 @@
 #include "scheduler/moves.h"
 
 namespace sluice::scheduler {
-namespace {
-
 absl::Status NotWritten(const absl::Status& status) {
   return absl::UnavailableError(absl::StrCat("nothing has changed, it could not be written: ", status.message(),
                                              "; try again when that is cured"));
@@ -19,8 +17,6 @@ absl::Status NotWritten(const absl::Status& status) {
 std::string NameOf(const proto::Plan& plan, uint32_t server) {
   return static_cast<int>(server) < plan.servers_size() ? plan.servers(static_cast<int>(server)).id() : "?";
 }
-
-}  // namespace
 
 absl::StatusOr<JobState*> CoreImpl::RunningJob(const std::string& name) {
   SLUICE_ASSIGN_OR_RETURN(const JobState* job, FindJob(name));
@@ -81,29 +77,6 @@ absl::StatusOr<proto::MoveList> CoreImpl::MoveShard(const std::string& name, uin
   SLUICE_RETURN_IF_ERROR(BeginAtOnce(*job, std::move(next)));
   Note("move_asked", job->name(), absl::StrCat("shard ", number, " is to go to ", server));
   return AfterRequest(*job);
-}
-
-absl::StatusOr<proto::RebalanceAnswer> CoreImpl::Rebalance(const std::string& name, bool dry_run) {
-  SLUICE_ASSIGN_OR_RETURN(JobState * job, RunningJob(name));
-  const Balance balance = PlanRebalance(job->record, RulesFor(job->record), TableBytes(*job));
-  proto::RebalanceAnswer answer;
-  answer.set_job(job->name());
-  answer.set_dry_run(dry_run);
-  for (const auto& [server, bytes] : balance.before) {
-    proto::ServerLoad* load = answer.add_servers();
-    load->set_server(NameOf(job->plan(), server));
-    load->set_bytes_before(bytes);
-    load->set_bytes_after(balance.after.at(server));
-  }
-  for (const proto::MoveRecord& move : balance.moves) *answer.add_moves() = MoveStatusOf(*job, move);
-  if (dry_run || balance.moves.empty()) return answer;
-  proto::JobRecord next = job->record;
-  for (const proto::MoveRecord& move : balance.moves) *next.add_moves() = move;
-  SLUICE_RETURN_IF_ERROR(BeginAtOnce(*job, std::move(next)));
-  Note("move_asked", job->name(), absl::StrCat("rebalance: ", balance.moves.size(), " shards are to move"));
-  Settle();
-  (void)Commit({});
-  return answer;
 }
 
 absl::StatusOr<proto::MoveList> CoreImpl::SetMovesPaused(const std::string& name, bool paused) {
@@ -209,23 +182,6 @@ void CoreImpl::NoteDrained() {
     server.drain_noted = true;
     Note("server_drained", "", absl::StrCat("server ", id, " holds nothing any more: it may be stopped"));
   }
-}
-
-// Rows of tables by shard: what a server said of a table, shared out to the segments that it owns.
-std::map<uint32_t, uint64_t> CoreImpl::TableBytes(const JobState& job) const {
-  std::map<uint32_t, uint64_t> bytes;
-  for (const proto::TensorInfo& tensor : job.plan().tensors()) {
-    if (!tensor.spec().has_table()) continue;
-    for (const uint32_t shard : tensor.partition_shard()) {
-      const uint32_t owner = job.plan().shards(static_cast<int>(shard)).server();
-      auto server = job.tables.find(NameOf(job.plan(), owner));
-      if (server == job.tables.end()) continue;
-      auto table = server->second.find(tensor.tensor());
-      if (table == server->second.end() || table->second.segments() == 0) continue;
-      bytes[shard] += table->second.counts().bytes() / table->second.segments();
-    }
-  }
-  return bytes;
 }
 
 proto::MoveStatus CoreImpl::MoveStatusOf(const JobState& job, const proto::MoveRecord& move) const {

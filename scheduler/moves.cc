@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -15,16 +14,6 @@ const proto::ShardInfo& Shard(const proto::Plan& plan, uint32_t shard) {
 
 bool Alive(const proto::Plan& plan, uint32_t server) {
   return static_cast<int>(server) < plan.servers_size() && plan.servers(static_cast<int>(server)).alive();
-}
-
-// Servers that may become owners.
-std::vector<uint32_t> Takers(const proto::Plan& plan, const CopyRules& rules) {
-  std::vector<uint32_t> takers;
-  for (const proto::ServerInfo& info : plan.servers())
-    if (info.alive() && info.lanes_size() > 0 && rules.avoid.count(info.server()) == 0 &&
-        rules.draining.count(info.server()) == 0)
-      takers.push_back(info.server());
-  return takers;
 }
 
 bool Over(const proto::Plan& plan, const CopyRules& rules, const proto::MoveRecord& move) {
@@ -43,12 +32,16 @@ uint32_t LightestLane(const proto::Plan& plan, uint32_t server) {
   return static_cast<uint32_t>(std::min_element(lanes.begin(), lanes.end()) - lanes.begin());
 }
 
-std::string Size(uint64_t bytes) {
-  return bytes < (1 << 20) ? absl::StrFormat("%.1f KiB", static_cast<double>(bytes) / (1 << 10))
-                           : absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
-}
-
 }  // namespace
+
+std::vector<uint32_t> Takers(const proto::Plan& plan, const CopyRules& rules) {
+  std::vector<uint32_t> takers;
+  for (const proto::ServerInfo& info : plan.servers())
+    if (info.alive() && info.lanes_size() > 0 && rules.avoid.count(info.server()) == 0 &&
+        rules.draining.count(info.server()) == 0)
+      takers.push_back(info.server());
+  return takers;
+}
 
 const proto::MoveRecord* FindMove(const proto::JobRecord& record, uint32_t shard) {
   for (const proto::MoveRecord& move : record.moves())
@@ -141,79 +134,6 @@ uint32_t CancelMoves(const CopyRules& rules, proto::JobRecord* record) {
     ++cancelled;
   }
   return cancelled;
-}
-
-Balance PlanRebalance(const proto::JobRecord& record, const CopyRules& rules,
-                      const std::map<uint32_t, uint64_t>& extra) {
-  Balance balance;
-  const proto::Plan& plan = record.plan();
-  const std::vector<uint32_t> takers = Takers(plan, rules);
-  if (takers.empty()) return balance;
-  struct Piece {
-    uint32_t shard = 0;
-    uint64_t bytes = 0;
-  };
-  std::map<uint32_t, std::vector<Piece>> pieces;   // by owner, what may move
-  std::map<uint32_t, uint64_t> owned;
-  for (const uint32_t server : takers) owned[server] = balance.before[server] = 0;
-  uint64_t known = 0;   // if nothing has a size yet, shards count
-  for (const proto::ShardInfo& shard : plan.shards()) {
-    auto more = extra.find(shard.shard());
-    known += shard.bytes() + (more == extra.end() ? 0 : more->second);
-  }
-  for (const proto::ShardInfo& shard : plan.shards()) {
-    auto more = extra.find(shard.shard());
-    const uint64_t bytes = shard.bytes() + (more == extra.end() ? 0 : more->second);
-    const uint64_t weight = known == 0 ? 1 : bytes;
-    const proto::MoveRecord* move = FindMove(record, shard.shard());
-    const uint32_t owner = move != nullptr ? move->to() : shard.server();
-    auto of = owned.find(owner);
-    if (of == owned.end()) continue;   // a server without a stream, or one that is drained
-    of->second += weight;
-    balance.before[owner] += bytes;
-    if (move == nullptr && weight > 0) pieces[owner].push_back({shard.shard(), weight});
-  }
-  balance.after = balance.before;
-  uint64_t total = 0;
-  for (const auto& [server, bytes] : owned) total += bytes;
-  const double mean = static_cast<double>(total) / static_cast<double>(owned.size());
-  for (;;) {
-    const auto less = [](const auto& a, const auto& b) { return a.second < b.second; };
-    const auto largest = std::max_element(owned.begin(), owned.end(), less);
-    const auto smallest = std::min_element(owned.begin(), owned.end(), less);
-    if (static_cast<double>(largest->second) <= kBalanced * mean) break;
-    const double goal = std::min(static_cast<double>(largest->second) - mean, mean - static_cast<double>(smallest->second));
-    const uint64_t gap = largest->second - smallest->second;
-    std::vector<Piece>& from = pieces[largest->first];
-    auto best = from.end();
-    for (auto it = from.begin(); it != from.end(); ++it) {
-      if (it->bytes >= gap) continue;   // would only swap the roles
-      if (best == from.end()) {
-        best = it;
-        continue;
-      }
-      const bool fits = static_cast<double>(it->bytes) <= goal, best_fits = static_cast<double>(best->bytes) <= goal;
-      if (fits != best_fits ? fits : fits ? it->bytes > best->bytes : it->bytes < best->bytes) best = it;
-    }
-    if (best == from.end()) break;
-    proto::MoveRecord& move = balance.moves.emplace_back();
-    move.set_shard(best->shard);
-    move.set_from(largest->first);
-    move.set_to(smallest->first);
-    const auto name = [&](uint32_t server) { return plan.servers(static_cast<int>(server)).id(); };
-    const auto amount = [&](uint64_t n) { return known == 0 ? absl::StrCat(n, " empty shards") : Size(n); };
-    move.set_reason(absl::StrFormat("%s owns %s, %.0f %% above the mean; %s owns %s", name(largest->first),
-                                    amount(largest->second), 100 * (static_cast<double>(largest->second) / mean - 1),
-                                    name(smallest->first), amount(smallest->second)));
-    if (known != 0) {
-      balance.after[largest->first] -= best->bytes;
-      balance.after[smallest->first] += best->bytes;
-    }
-    largest->second -= best->bytes;
-    smallest->second += best->bytes;
-    from.erase(best);
-  }
-  return balance;
 }
 
 }  // namespace sluice::scheduler

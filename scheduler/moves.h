@@ -1,4 +1,4 @@
-// Moving shards on purpose: what is asked for, what can begin, what a rebalance would move. Pure functions.
+// Moving shards on purpose: what is asked for, what can begin. Pure functions.
 //
 // A move's life: a MoveRecord of the job (queued) -> ShardInfo.moving, with a copy on the target (filling) -> Tend makes
 // the target the owner -> the record goes. Records are in the job's record, so a restart of the scheduler loses none.
@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +17,9 @@
 namespace sluice::scheduler {
 
 inline constexpr uint32_t kMovesAtOnce = 2;        // node.moves_at_once
-inline constexpr double kBalanced = 1.1;           // the largest server over the mean
+
+// Servers that may become owners.
+std::vector<uint32_t> Takers(const proto::Plan& plan, const CopyRules& rules);
 
 // What PlanMoves wants changed.
 struct MoveChanges {
@@ -45,16 +46,5 @@ uint32_t CancelMoves(const CopyRules& rules, proto::JobRecord* record);
 
 // The record of a shard's move, or null.
 const proto::MoveRecord* FindMove(const proto::JobRecord& record, uint32_t shard);
-
-struct Balance {
-  std::vector<proto::MoveRecord> moves;
-  std::map<uint32_t, uint64_t> before;             // bytes that each server owns, once the moves under way are done
-  std::map<uint32_t, uint64_t> after;
-};
-// The moves that bring the largest server within 10 % of the mean, as few as the sizes of shards allow: from the largest to
-// the smallest server, the largest shard that brings neither beyond the mean (or, where there is none, the smallest that
-// still helps). extra: bytes of shards beyond what the plan says (rows of tables).
-Balance PlanRebalance(const proto::JobRecord& record, const CopyRules& rules,
-                      const std::map<uint32_t, uint64_t>& extra);
 
 }  // namespace sluice::scheduler

@@ -260,6 +260,25 @@ class Moves(Runs):
             self.end(cluster, workers)
 
 
+class Rebalancing(Runs):
+    """The scheduler finds the bottleneck itself."""
+
+    def test_one_server_that_owns_everything_gives_shards_away(self):
+        longer = {"epochs": 1500}
+        with Cluster(3, ["--node.heartbeat_ms=100", "--node.lease_ms=5000", "--node.shards=12",
+                         "--node.rebalance_after_ms=1s", "--node.rebalance_cooldown_ms=1s"]) as cluster:
+            workers = self.start(cluster, **longer)
+            for shard in range(12):
+                if shard not in self.held(cluster).get("server-0", []):
+                    cluster.ctl("move-shard", str(shard), "server-0", code=None)   # one without partitions may be there
+            cluster.scheduler.wait_for(r"rebalance \[test\]: server server-0 has been the bottleneck")
+            cluster.scheduler.wait_for("shard_moved.*is owned by server-[12] ", start=lines(cluster.scheduler) - 1)
+            self.assertLess(len(self.held(cluster)["server-0"]), 12)
+            said = cluster.ctl("rebalance", "--dry-run")
+            self.assertRegex(said, "LOAD +CPU +IN +OUT|weighed by bytes")
+            self.end(cluster, workers, **longer)
+
+
 class Sigterm(Runs):
     """A server that is told to end gives away what it has, and ends by itself."""
 
