@@ -112,10 +112,15 @@ absl::StatusOr<Reduced> RoundReducer::Finish() {
     exact_->Finish(reduction_, contributors, reduced.sum->values());
   } else if (reduced.sum == nullptr) {
     SLUICE_ASSIGN_OR_RETURN(reduced.sum, blocks_->GetZeroed(elements_));
-  } else if (!finished_ && reduction_ == proto::REDUCTION_MEAN && contributors > 1) {
-    Divide(reduced.sum->values(), static_cast<float>(contributors));
   }
-  reduced.finite = finished_ ? finite_ : compression::FirstNonfinite(reduced.sum->values()) == elements_;
+  const bool divide = exact_ == nullptr && reduction_ == proto::REDUCTION_MEAN && contributors > 1;
+  const std::span<float> sum = reduced.sum->values();
+  for (size_t begin = 0; !finished_ && begin < sum.size(); begin += kPieceElements) {
+    const std::span<float> piece = sum.subspan(begin, std::min(kPieceElements, sum.size() - begin));
+    if (divide) Divide(piece, static_cast<float>(contributors));
+    finite_ = finite_ && compression::FirstNonfinite(piece) == piece.size();
+  }
+  reduced.finite = finite_;
   Discard();
   return reduced;
 }
