@@ -136,16 +136,18 @@ absl::Status AsyncPartition::Apply(const FrameHeader& push, const compression::C
     job_->observer->OnContribution({job_->job, push.rank, push.incarnation, shape_.tensor, shape_.partition, push.round,
                                     push.codec, push.flags, push.elements, payload});
   }
-  return ApplyGradient(push.rank, gradient, skip, semantics().RateBits(ranks_[push.rank].step));
+  if (skip) gradient.reset();
+  return ApplyGradient(push.rank, gradient, nullptr, semantics().RateBits(ranks_[push.rank].step));
 }
 
-absl::Status AsyncPartition::ApplyGradient(uint32_t r, const BlockPtr& gradient, bool skip, uint32_t rate_bits) {
+absl::Status AsyncPartition::ApplyGradient(uint32_t r, const BlockPtr& gradient, const SentSum* sent,
+                                           uint32_t rate_bits) {
   Rank& rank = ranks_[r];
-  if (!skip) {
-    ApplyParams params;
-    params.rate = std::bit_cast<float>(rate_bits);
-    SLUICE_RETURN_IF_ERROR(values_.Update(gradient, params));
-  }
+  const bool skip = gradient == nullptr && sent == nullptr;
+  ApplyParams params;
+  params.rate = std::bit_cast<float>(rate_bits);
+  if (gradient != nullptr) SLUICE_RETURN_IF_ERROR(values_.Update(gradient, params));
+  if (sent != nullptr) SLUICE_RETURN_IF_ERROR(values_.Update(*sent, params));
   if (owner()) {
     ++job_->counters->rounds_applied;
     job_->counters->rounds_skipped += skip;
@@ -338,15 +340,18 @@ absl::Status AsyncPartition::Replay(const proto::ReplicaHead& message, ConstByte
   const proto::RoundHead& round = message.round();
   SLUICE_RETURN_IF_ERROR(CheckRanks(round.contributors()));
   if (round.contributors().empty()) return Malformed("has no contributors");
-  SLUICE_ASSIGN_OR_RETURN(BlockPtr given, GivenBy(round, bulk, round.broadcast() ? job_->values : job_->scratch));
+  SLUICE_ASSIGN_OR_RETURN(const std::optional<SentSum> given, GivenBy(round, bulk));
   if (round.broadcast()) {
-    assigned_ = std::move(given);
+    if (given.has_value()) {
+      SLUICE_ASSIGN_OR_RETURN(assigned_, BlockOf(*given, job_->values));
+    }
     CloseBroadcast({round.contributors().begin(), round.contributors().end()});
     return absl::OkStatus();
   }
   Rank& rank = ranks_[round.contributors(0)];
   rank.next = round.round();   // one that came back has skipped some
-  SLUICE_RETURN_IF_ERROR(ApplyGradient(round.contributors(0), given, round.skipped(), round.rate_bits()));
+  const SentSum* sent = given.has_value() ? &*given : nullptr;
+  SLUICE_RETURN_IF_ERROR(ApplyGradient(round.contributors(0), nullptr, sent, round.rate_bits()));
   if (round.digest() == 0) return absl::OkStatus();
   return CheckDigest(round.round(), round.digest(), transport::HashBytes(std::as_const(*values_.value()).bytes()));
 }

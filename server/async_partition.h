@@ -60,7 +60,8 @@ class AsyncPartition final : public DensePartition {
   };
   absl::Status Take(const FrameHeader& push, const compression::Codec* codec, ConstBytes payload);
   absl::Status Apply(const FrameHeader& push, const compression::Codec* codec, ConstBytes payload);
-  absl::Status ApplyGradient(uint32_t rank, const BlockPtr& gradient, bool skip, uint32_t rate_bits);
+  // Of gradient and sent, the sum as it came to a copy, one; neither if it is skipped.
+  absl::Status ApplyGradient(uint32_t rank, const BlockPtr& gradient, const SentSum* sent, uint32_t rate_bits);
   absl::Status Gather(const FrameHeader& push, const compression::Codec* codec, ConstBytes payload);
   void CloseBroadcastIfComplete();
   void CloseBroadcast(const std::vector<uint32_t>& contributors);

@@ -238,11 +238,10 @@ void BspPartition::Resubmit() {
   if (phase_ == kPhaseLayers) job_->submit(step_, kPhaseLayers, layers_);
 }
 
-// scaled: sum_ has the verdict's scale in it already, where it is to have it.
-absl::Status BspPartition::ApplyGradient(const Decision& decision, bool scaled) {
+absl::Status BspPartition::ApplyGradient(const Decision& decision, const SentSum* sent) {
   last_ = Result{};   // lets go of the value before it is written
   if (!decision.skip) {
-    if (absl::Status status = UpdateValue(decision, scaled); !status.ok()) {
+    if (absl::Status status = UpdateValue(decision, sent); !status.ok()) {
       return absl::Status(status.code(), absl::StrCat("round ", open_, " of ", Name(), ": ", status.message()));
     }
   }
@@ -250,20 +249,22 @@ absl::Status BspPartition::ApplyGradient(const Decision& decision, bool scaled) 
   BuildResult(decision.skip, sum_);
   if (semantics().needs_verdict()) decided_ = decision;
   const BlockPtr sum = std::move(sum_);
-  EndRound(decision, /*assigned=*/false, decision.skip ? std::span<const float>() : std::as_const(*sum).values());
+  const bool given = !decision.skip && sum != nullptr;
+  EndRound(decision, /*assigned=*/false, given ? std::as_const(*sum).values() : std::span<const float>());
   return absl::OkStatus();
 }
 
-absl::Status BspPartition::UpdateValue(const Decision& decision, bool scaled) {
+absl::Status BspPartition::UpdateValue(const Decision& decision, const SentSum* sent) {
   ApplyParams params;
   params.rate = std::bit_cast<float>(decision.rate_bits);
   params.scale = decision.scale;
   params.trust = decision.trust;
   // An aggregate that is sent is the clipped one. (Scaled here or by the optimizer: the same bits.)
   if (decision.scale != 1.0 && (!semantics().has_optimizer || semantics().reply == proto::REPLY_AGGREGATE)) {
-    if (!scaled) Multiply(sum_->values(), static_cast<float>(decision.scale));
+    if (sent == nullptr) Multiply(sum_->values(), static_cast<float>(decision.scale));
     params.scale = 1.0;
   }
+  if (sum_ == nullptr) return values_.Update(*sent, params);
   return values_.Update(sum_, params);
 }
 
@@ -445,18 +446,23 @@ absl::Status BspPartition::Replay(const proto::ReplicaHead& message, ConstBytes 
     return Malformed(absl::StrCat("is of round ", round.round(), "; the copy is at ", open_));
   }
   SLUICE_RETURN_IF_ERROR(CheckRanks(round.contributors()));
-  SLUICE_ASSIGN_OR_RETURN(BlockPtr given, GivenBy(round, bulk, job_->values));
+  SLUICE_ASSIGN_OR_RETURN(const std::optional<SentSum> given, GivenBy(round, bulk));
+  BlockPtr block;   // what becomes the value or an answer; else the optimizer reads it where it lies
+  const bool kept = !semantics().has_optimizer || semantics().reply == proto::REPLY_AGGREGATE || round.broadcast();
+  if (given.has_value() && kept) {
+    SLUICE_ASSIGN_OR_RETURN(block, BlockOf(*given, job_->values));
+  }
   contributors_.assign(round.contributors().begin(), round.contributors().end());
   for (const uint32_t rank : contributors_) seats_[rank].contributed = open_ + 1;
   Decision decision{round.skipped(), round.scale(), round.trust(), round.rate_bits()};
   if (round.broadcast()) {
     kind_ = Kind::kBroadcast;
-    assigned_ = std::move(given);
+    assigned_ = std::move(block);
     CloseBroadcast();
   } else {
     kind_ = Kind::kGradient;
-    sum_ = std::move(given);
-    SLUICE_RETURN_IF_ERROR(ApplyGradient(decision, /*scaled=*/true));
+    sum_ = std::move(block);
+    SLUICE_RETURN_IF_ERROR(ApplyGradient(decision, given.has_value() ? &*given : nullptr));
   }
   if (round.digest() == 0) return absl::OkStatus();
   return CheckDigest(round.round(), round.digest(), transport::HashBytes(std::as_const(*values_.value()).bytes()));

@@ -65,8 +65,9 @@ class BspPartition final : public DensePartition {
     double trust = 1.0;
     uint32_t rate_bits = 0;
   };
-  absl::Status ApplyGradient(const Decision& decision, bool scaled = false);
-  absl::Status UpdateValue(const Decision& decision, bool scaled);
+  // sent: at a copy, the sum as it came, already scaled where it is to be; sum_ is it too where it is needed in a block.
+  absl::Status ApplyGradient(const Decision& decision, const SentSum* sent = nullptr);
+  absl::Status UpdateValue(const Decision& decision, const SentSum* sent);
   void BuildResult(bool skipped, const BlockPtr& aggregate);
   void EndRound(const Decision& decision, bool assigned, std::span<const float> given);
   void SendAnswers();

@@ -162,20 +162,19 @@ absl::StatusOr<ReplicaMessage> DensePartition::RoundMessage(const proto::RoundHe
   return MakeReplicaMessage(head, sparse->bytes(), [&](MutableBytes out) { sparse->Write(out); }, job_->values);
 }
 
-absl::StatusOr<BlockPtr> DensePartition::GivenBy(const proto::RoundHead& round, ConstBytes bulk, BlockPool* pool) const {
-  const bool gives = round.broadcast() ? round.assigned() : !round.skipped();
-  if (!gives || round.form() == kSumDense) {
-    const size_t expected = gives ? shape_.elements * sizeof(float) : 0;
-    if (bulk.size() != expected) {
-      return Malformed(absl::StrCat("has ", bulk.size(), " bytes of values; ", expected, " belong there"));
-    }
-    if (!gives) return BlockPtr();
-    return BlockOf(bulk, pool);
+absl::StatusOr<std::optional<SentSum>> DensePartition::GivenBy(const proto::RoundHead& round, ConstBytes bulk) const {
+  if (round.broadcast() ? !round.assigned() : round.skipped()) {
+    if (!bulk.empty()) return Malformed(absl::StrCat("has ", bulk.size(), " bytes of values where none belong"));
+    return std::optional<SentSum>();
   }
-  SLUICE_ASSIGN_OR_RETURN(BlockPtr block, pool->GetZeroed(shape_.elements));
-  if (absl::Status status = ScatterSum(round.form(), round.nonzero(), bulk, block->values()); !status.ok()) {
-    return Malformed(absl::StrCat("has ", bulk.size(), " bytes of values that cannot be: ", status.message()));
-  }
+  auto sum = SentSum::Parse(round.form(), round.nonzero(), bulk, shape_.elements);
+  if (!sum.ok()) return Malformed(absl::StrCat("has ", sum.status().message()));
+  return *std::move(sum);
+}
+
+absl::StatusOr<BlockPtr> DensePartition::BlockOf(const SentSum& sum, BlockPool* pool) const {
+  SLUICE_ASSIGN_OR_RETURN(BlockPtr block, pool->Get(sum.elements()));
+  sum.CopyTo(block->values());
   return block;
 }
 

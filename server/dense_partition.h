@@ -3,9 +3,11 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "server/partition.h"
+#include "server/sent_sum.h"
 #include "server/value_state.h"
 
 namespace sluice::server {
@@ -58,8 +60,9 @@ class DensePartition : public Partition {
   absl::StatusOr<BlockPtr> BlockOf(ConstBytes values, BlockPool* pool) const;
   // A closed round for the copies; given: to the optimizer or by the broadcast, or nothing. Sets the form.
   absl::StatusOr<ReplicaMessage> RoundMessage(const proto::RoundHead& round, std::span<const float> given) const;
-  // What a round's message gives, or null if it gives nothing, in a block of this pool.
-  absl::StatusOr<BlockPtr> GivenBy(const proto::RoundHead& round, ConstBytes bulk, BlockPool* pool) const;
+  // What a round's message gives, or nothing. bulk outlives it.
+  absl::StatusOr<std::optional<SentSum>> GivenBy(const proto::RoundHead& round, ConstBytes bulk) const;
+  absl::StatusOr<BlockPtr> BlockOf(const SentSum& sum, BlockPool* pool) const;
 
   const std::unique_ptr<compression::Codec> reply_codec_;
   ValueState values_;

@@ -6,7 +6,6 @@
 #include <bit>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
 #include "compression/index_pack.h"
 
 namespace sluice::server {
@@ -78,7 +77,8 @@ std::optional<SparseSum> SparseSum::Of(std::span<const float> sum) {
   sparse.indices_.reserve(sparse.count_);
   for (size_t word = 0; word < sparse.bitmap_.size(); ++word) {
     for (uint64_t bits = sparse.bitmap_[word]; bits != 0; bits &= bits - 1) {
-      sparse.indices_.push_back(static_cast<uint32_t>(word * kWordElements + static_cast<size_t>(std::countr_zero(bits))));
+      const size_t index = word * kWordElements + static_cast<size_t>(std::countr_zero(bits));
+      sparse.indices_.push_back(static_cast<uint32_t>(index));
     }
   }
   if (const size_t gaps = compression::PackedGapBytes(sparse.indices_); gaps < sparse.index_bytes_) {
@@ -100,24 +100,6 @@ void SparseSum::Write(MutableBytes out) const {
     compression::PackGaps(indices_, at);
   } else {
     std::memcpy(at, bitmap_.data(), index_bytes_);   // its bytes are in the order of the elements: little-endian
-  }
-}
-
-absl::Status ScatterSum(uint32_t form, uint64_t count, ConstBytes in, std::span<float> out) {
-  if (count > out.size() || in.size() / sizeof(float) < count) {
-    return absl::InvalidArgumentError(absl::StrCat(count, " values for ", out.size(), " elements in ", in.size(), " bytes"));
-  }
-  const std::byte* values = in.data();
-  const ConstBytes indices = in.subspan(count * sizeof(float));
-  const auto scatter = [&](size_t first, std::span<const uint32_t> group) {
-    for (size_t j = 0; j < group.size(); ++j) {
-      std::memcpy(&out[group[j]], values + (first + j) * sizeof(float), sizeof(float));
-    }
-  };
-  switch (form) {
-    case kSumGaps: return compression::VisitGaps(indices, count, out.size(), scatter);
-    case kSumBitmap: return compression::VisitBitmap(indices, count, out.size(), scatter);
-    default: return absl::InvalidArgumentError(absl::StrCat("a form ", form, ", which this release does not know"));
   }
 }
 

@@ -1,9 +1,9 @@
-// A round's sum as its elements that are not zero, for copies (docs/replication.md): with top-k almost all of a sum is zero.
-// Lossless: an element is zero if all its bits are, so -0.0 and every NaN travel as they are.
+// A round's sum as its elements that are not zero, for copies (docs/replication.md): with top-k almost all of it is
+// zero. Lossless: an element is zero if all its bits are, so -0.0 and every NaN travel as they are.
 //
 //   values    count x fp32, in rising order of their index
 //   indices   compression/index_pack.h: gaps or a bitmap, the smaller
-// Count and form are in the message's head (proto/replica.proto, RoundHead).
+// Count and form are in the message's head (proto/replica.proto, RoundHead). server/sent_sum.h reads it.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,6 @@
 #include <span>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "base/bytes.h"
 
 namespace sluice::server {
@@ -40,9 +39,5 @@ class SparseSum {
   uint32_t form_ = kSumBitmap;
   size_t count_ = 0, index_bytes_ = 0;
 };
-
-// The elements that are not zero into `out`, which is zeros. INVALID_ARGUMENT says what is wrong with the bytes; `out` is then
-// of no use. Every byte is read once: a peer may be writing them.
-absl::Status ScatterSum(uint32_t form, uint64_t count, ConstBytes in, std::span<float> out);
 
 }  // namespace sluice::server

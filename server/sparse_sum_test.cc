@@ -1,5 +1,6 @@
 #include "server/sparse_sum.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -9,6 +10,7 @@
 
 #include "base/philox.h"
 #include "gtest/gtest.h"
+#include "server/sent_sum.h"
 
 namespace sluice::server {
 namespace {
@@ -25,7 +27,7 @@ std::vector<uint32_t> BitsOf(const std::vector<float>& values) {
 float AnyValue(PhiloxRandom& random) {
   switch (random.Below(6)) {
     case 0: return -0.0f;
-    case 1: return std::bit_cast<float>(0x7F800001u + random.Below(0x7FFFFF));   // NaNs, most of them signalling or with a payload
+    case 1: return std::bit_cast<float>(0x7F800001u + random.Below(0x7FFFFF));   // NaNs, signalling ones too
     case 2: return std::bit_cast<float>(1 + random.Below(0x7FFFFF));             // denormal
     case 3: return std::bit_cast<float>(0xFFC00000u | random.Below(0x400000));   // quiet, with a sign
     case 4: return random.Chance(0.5) ? INFINITY : std::numeric_limits<float>::lowest();
@@ -47,6 +49,27 @@ size_t CountOf(const std::vector<float>& sum) {
   return count;
 }
 
+// As a copy gets it: whole, and in pieces. Both are read in any case, as they come from a peer.
+std::optional<std::vector<float>> Read(uint32_t form, uint64_t count, const Bytes& bytes, size_t n, size_t shift = 0) {
+  Bytes exact(shift);   // its size, so that the address sanitizer sees what is read beyond the end
+  exact.insert(exact.end(), bytes.begin(), bytes.end());
+  exact.shrink_to_fit();
+  const auto sum = SentSum::Parse(form, count, ConstBytes(exact).subspan(shift), n);
+  if (!sum.ok()) return std::nullopt;
+  std::vector<float> whole(n, 7.0f), pieces(n, 7.0f);
+  sum->CopyTo(whole);
+  size_t next = 0;
+  sum->ForPieces([&](size_t first, std::span<const float> values) {
+    EXPECT_EQ(first, next);
+    next = first + values.size();
+    ASSERT_LE(next, n);
+    std::memcpy(pieces.data() + first, values.data(), values.size_bytes());
+  });
+  EXPECT_EQ(next, n);
+  EXPECT_EQ(BitsOf(whole), BitsOf(pieces));
+  return whole;
+}
+
 // Through the bytes and back; true if the form was sparse.
 bool RoundTrip(const std::vector<float>& sum, uint32_t* form = nullptr) {
   const auto sparse = SparseSum::Of(sum);
@@ -57,9 +80,11 @@ bool RoundTrip(const std::vector<float>& sum, uint32_t* form = nullptr) {
   sparse->Write(std::span(bytes).first(sparse->bytes()));
   EXPECT_EQ(bytes.back(), std::byte{0x5A});
   bytes.pop_back();
-  std::vector<float> back(sum.size());
-  EXPECT_TRUE(ScatterSum(sparse->form(), sparse->count(), bytes, back).ok());
-  EXPECT_EQ(BitsOf(back), BitsOf(sum));
+  const auto back = Read(sparse->form(), sparse->count(), bytes, sum.size());
+  EXPECT_TRUE(back.has_value());
+  if (back.has_value()) {
+    EXPECT_EQ(BitsOf(*back), BitsOf(sum));
+  }
   if (form != nullptr) *form = sparse->form();
   return true;
 }
@@ -129,10 +154,21 @@ Message MessageOf(const std::vector<float>& sum) {
   return m;
 }
 
-bool Accepted(const Message& m, size_t n) {
-  std::vector<float> out(n);
-  const Bytes exact(m.bytes);   // so that the address sanitizer sees what is read beyond the end
-  return ScatterSum(m.form, m.count, exact, out).ok();
+bool Accepted(const Message& m, size_t n) { return Read(m.form, m.count, m.bytes, n).has_value(); }
+
+TEST(SentSumTest, DenseSumsOfAnySizeComeBackBitForBit) {
+  for (const size_t n : {0, 1, 4095, 4096, 4097, 10000}) {
+    PhiloxRandom random(n);
+    const std::vector<float> sum = Sum(random, n, 1.0);
+    const ConstBytes raw = std::as_bytes(std::span(sum));
+    for (const size_t shift : {0, 1, 4}) {
+      const auto back = Read(kSumDense, 0, {raw.begin(), raw.end()}, n, shift);
+      ASSERT_TRUE(back.has_value());
+      EXPECT_EQ(BitsOf(*back), BitsOf(sum)) << "at " << shift;
+    }
+    EXPECT_FALSE(Accepted({kSumDense, 0, Bytes(n * sizeof(float) + 1)}, n));
+    EXPECT_FALSE(Accepted({kSumDense, 0, Bytes(n * sizeof(float))}, n + 1));
+  }
 }
 
 TEST(SparseSumTest, MessagesThatLieAreRefused) {
@@ -151,7 +187,9 @@ TEST(SparseSumTest, MessagesThatLieAreRefused) {
     for (const uint64_t count : {uint64_t{0}, good.count - 1, good.count + 1, n + 1, uint64_t{1} << 62, UINT64_MAX}) {
       EXPECT_FALSE(Accepted({good.form, count, good.bytes}, n)) << count;
     }
-    for (const uint32_t form : {kSumDense, 3u, UINT32_MAX}) EXPECT_FALSE(Accepted({form, good.count, good.bytes}, n)) << form;
+    for (const uint32_t form : {kSumDense, 3u, UINT32_MAX}) {
+      EXPECT_FALSE(Accepted({form, good.count, good.bytes}, n)) << form;
+    }
     EXPECT_FALSE(Accepted(good, n / 2)) << "indices beyond the end";
   }
 }
@@ -162,10 +200,8 @@ TEST(SparseSumTest, AnyBytesAreReadWithoutHarm) {
     const size_t n = 1 + random.Below(300);
     Message m{1 + random.Below(2), random.Below(static_cast<uint32_t>(n) + 2), Bytes(random.Below(200))};
     for (std::byte& b : m.bytes) b = static_cast<std::byte>(random.Below(random.Chance(0.5) ? 4 : 256));
-    std::vector<float> out(n);
-    const absl::Status status = ScatterSum(m.form, m.count, m.bytes, out);
-    if (status.ok()) {
-      EXPECT_LE(CountOf(out), m.count);
+    if (const auto out = Read(m.form, m.count, m.bytes, n); out.has_value()) {
+      EXPECT_LE(CountOf(*out), m.count);
     }
   }
 }

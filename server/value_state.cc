@@ -54,6 +54,16 @@ absl::Status ValueState::Update(const BlockPtr& gradient, ApplyParams params) {
   return absl::OkStatus();
 }
 
+absl::Status ValueState::Update(const SentSum& gradient, ApplyParams params) {
+  params.step = updates_ + 1;
+  SLUICE_RETURN_IF_ERROR(MakeOwn(value_));
+  gradient.ForPieces([&](size_t first, std::span<const float> values) {
+    optimizer_->Apply(value_->values(), values, state_, params, first);
+  });
+  ++updates_;
+  return absl::OkStatus();
+}
+
 LayerNorms ValueState::Norms(std::span<const float> gradient, ApplyParams params) const {
   params.step = updates_ + 1;
   return optimizer_->Norms(std::as_const(*value_).values(), gradient, state_, params);

@@ -14,6 +14,7 @@
 #include "compression/codec.h"
 #include "server/block.h"
 #include "server/math/optimizer.h"
+#include "server/sent_sum.h"
 
 namespace sluice::server {
 
@@ -39,6 +40,8 @@ class ValueState {
   // One optimizer step. Without an optimizer the gradient becomes the value, so it must be scaled already (params.scale
   // is 1) and is not used by anybody else. Nothing has changed after an error.
   absl::Status Update(const BlockPtr& gradient, ApplyParams params);
+  // The same from a sum that a copy was sent. Not without an optimizer.
+  absl::Status Update(const SentSum& gradient, ApplyParams params);
   LayerNorms Norms(std::span<const float> gradient, ApplyParams params) const;
 
   // Encodes x - y and adds what it decodes to onto y, as every worker will. FAILED_PRECONDITION if the change cannot be

@@ -133,14 +133,14 @@ Optimizer::Scalars Optimizer::MakeScalars(const ApplyParams& params) const {
 }
 
 void Optimizer::Apply(std::span<float> parameters, std::span<const float> gradient, std::span<float> state,
-                      const ApplyParams& params) const {
-  const size_t n = parameters.size();
-  assert(gradient.size() == n && state.size() == StateFloats(n));
+                      const ApplyParams& params, size_t first) const {
+  const size_t n = gradient.size();
+  assert(first + n <= parameters.size() && state.size() == StateFloats(parameters.size()));
   const Scalars s = MakeScalars(params);
-  float* __restrict x = parameters.data();
+  float* __restrict x = parameters.data() + first;
   const float* __restrict gradients = gradient.data();
-  float* __restrict m = state.data();
-  float* __restrict v = StateVectors() == 2 ? state.data() + n : nullptr;
+  float* __restrict m = StateVectors() >= 1 ? state.data() + first : nullptr;
+  float* __restrict v = StateVectors() == 2 ? state.data() + parameters.size() + first : nullptr;
   switch (kind_) {
     case Kind::kNone:
       for (size_t i = 0; i < n; ++i) x[i] = s.scale * gradients[i];

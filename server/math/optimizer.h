@@ -56,8 +56,10 @@ class Optimizer {
   size_t StateFloats(size_t n) const { return StateVectors() * n; }
   size_t StateVectors() const;
 
-  // Requires x.size() == g.size() and state.size() == StateFloats(x.size()); no overlaps.
-  void Apply(std::span<float> x, std::span<const float> g, std::span<float> state, const ApplyParams& params) const;
+  // Requires x.size() == g.size() and state.size() == StateFloats(x.size()); no overlaps. With `first` only of the
+  // elements from there on, as many as g has: calls that cover all of x, each element once, are one update.
+  void Apply(std::span<float> x, std::span<const float> g, std::span<float> state, const ApplyParams& params,
+             size_t first = 0) const;
 
   // What Apply would do, without doing it: the update has the same bits. Zeros unless layerwise().
   LayerNorms Norms(std::span<const float> x, std::span<const float> g, std::span<const float> state,

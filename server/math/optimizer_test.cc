@@ -164,6 +164,12 @@ TEST(Optimizer, CutsDoNotMatter) {
     optimizer.Apply(std::span(parts).first(cut), std::span(g).first(cut), left, params);
     optimizer.Apply(std::span(parts).subspan(cut), std::span(g).subspan(cut), right, params);
     EXPECT_EQ(whole, parts) << kind;
+    std::vector<float> pieces = x0, one(optimizer.StateFloats(n));
+    for (const size_t first : {cut, size_t{0}}) {
+      optimizer.Apply(pieces, std::span(g).subspan(first, first == 0 ? cut : n - cut), one, params, first);
+    }
+    EXPECT_EQ(whole, pieces) << kind;
+    EXPECT_EQ(state, one) << kind;
   }
 }
 
