@@ -155,7 +155,7 @@ absl::StatusOr<ReplicaMessage> DensePartition::RoundMessage(const proto::RoundHe
                                                             std::span<const float> given) const {
   proto::ReplicaHead head;
   *head.mutable_round() = round;
-  const std::optional<SparseSum> sparse = SparseSum::Of(given);
+  const std::optional<SparseSum> sparse = given.empty() ? std::nullopt : SparseSum::Of(given);
   if (!sparse.has_value()) return MakeReplicaMessage(head, {std::as_bytes(given)}, job_->values);
   head.mutable_round()->set_form(sparse->form());
   head.mutable_round()->set_nonzero(sparse->count());

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "compression/index_pack.h"
 
@@ -99,7 +98,8 @@ void SparseSum::Write(MutableBytes out) const {
   if (form_ == kSumGaps) {
     compression::PackGaps(indices_, at);
   } else {
-    std::memcpy(at, bitmap_.data(), index_bytes_);   // its bytes are in the order of the elements: little-endian
+    // Its bytes are in the order of the elements: little-endian.
+    std::ranges::copy(std::as_bytes(std::span(bitmap_)).first(index_bytes_), at);
   }
 }
 

@@ -63,7 +63,7 @@ std::optional<std::vector<float>> Read(uint32_t form, uint64_t count, const Byte
     EXPECT_EQ(first, next);
     next = first + values.size();
     ASSERT_LE(next, n);
-    std::memcpy(pieces.data() + first, values.data(), values.size_bytes());
+    std::ranges::copy(values, pieces.begin() + static_cast<ptrdiff_t>(first));
   });
   EXPECT_EQ(next, n);
   EXPECT_EQ(BitsOf(whole), BitsOf(pieces));
