@@ -11,7 +11,7 @@ namespace sluice::scheduler {
 namespace {
 
 constexpr double kWorthLoad = 0.95;                     // of the largest load, what must not be left
-constexpr double kMovedBytesPerSecond = 128 << 20;      // a second of a server's time moves so much, about (bench/faults)
+constexpr double kMovedBytesPerSecond = 128 << 20;      // a second of a server's time moves so much, about
 
 const proto::ShardInfo& Shard(const proto::Plan& plan, uint32_t shard) { return plan.shards(static_cast<int>(shard)); }
 

@@ -27,11 +27,11 @@ struct Balance {
   double mean = 0;
 };
 
-// The moves that bring the largest server within 10 % of the mean, as few as the sizes of shards allow: from the largest to
-// the smallest server, the largest shard that brings neither beyond the mean (or, where there is none, the smallest that
-// still helps). What is large says `loads`; without it the bytes of shards, and while nothing has a size their number. A
-// shard that goes to a server with a copy of it changes roles with that copy. extra: bytes of shards beyond what the plan
-// says (rows of tables).
+// The moves that bring the largest server within 10 % of the mean, as few as the sizes of shards allow: from the
+// largest to the smallest server, the largest shard that brings neither beyond the mean (or, where there is none, the
+// smallest that still helps). What is large says `loads`; without it the bytes of shards, and while nothing has a size
+// their number. A shard that goes to a server with a copy of it changes roles with that copy. extra: bytes of shards
+// beyond what the plan says (rows of tables).
 Balance PlanRebalance(const proto::JobRecord& record, const CopyRules& rules, const std::map<uint32_t, uint64_t>& extra,
                       const Loads* loads = nullptr);
 

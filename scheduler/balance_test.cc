@@ -218,7 +218,8 @@ TEST(Balance, RandomLoadsEndLowerAndNothingIsMovedTwice) {
       costs.push_back({random.Uniform() * 0.05, random.Uniform() * 1e6, random.Uniform() * 1e6});
     Loads loads = Measured(record, costs, random.Chance(0.5) ? 2e7 : 0);
     for (const auto& shard : record.plan().shards())
-      for (const auto& copy : shard.backups()) loads.shards[{shard.shard(), copy.server()}].cpu = random.Uniform() * 0.02;
+      for (const auto& copy : shard.backups())
+        loads.shards[{shard.shard(), copy.server()}].cpu = random.Uniform() * 0.02;
     const Balance balance = PlanRebalance(record, Rules(1, record), {}, &loads);
     EXPECT_LE(balance.largest_after, balance.largest_before + 1e-9);
     std::set<uint32_t> moved;

@@ -266,8 +266,9 @@ class CoreImpl final : public SchedulerCore {
   // rebalancing.cc
   TimeNs Smoothing() const;
   std::map<uint32_t, uint64_t> TableBytes(const JobState& job) const;
-  std::optional<Loads> LoadsOf(const JobState& job, const CopyRules& rules) const;
-  std::map<uint32_t, double> ServerLoads(const JobState& job, const Loads& loads) const;
+  using Meters = std::map<uint32_t, const LoadMeter*>;   // by server in the plan
+  std::optional<Meters> MetersOf(const JobState& job, const CopyRules& rules) const;
+  Loads LoadsOf(const JobState& job, const Meters& meters) const;
   void WatchBottleneck(JobState& job);   // and rebalances by itself
 
   // rescale.cc

@@ -1,10 +1,10 @@
 // What servers and their shards cost, measured: CPU time and bytes, from the counters of heartbeats (ServerCost).
 //
-// A server's load is the largest of the shares that it uses of what it has: CPU seconds a second of its event loops, bytes a
-// second of its link in, and out. Its CPU time is shared out to its shards by their bytes of payload, in and out; a copy
-// costs too. The link counts in payload as well: what it would carry at the proportion of payload to bytes on the network
-// that was measured (payload in shared memory takes no link). What is not known (event loops that spin, a link whose rate nobody
-// names) bounds nothing.
+// A server's load is the largest of the shares that it uses of what it has: CPU seconds a second of its event loops,
+// bytes a second of its link in, and out. Its CPU time is shared out to its shards by their bytes of payload, in and
+// out; a copy costs too. The link counts in payload as well: what it would carry at the proportion of payload to bytes
+// on the network that was measured (payload in shared memory takes no link). What is not known (event loops that spin,
+// a link whose rate nobody names) bounds nothing.
 //
 // Rates are smoothed exponentially. No clock: times are handed in.
 #pragma once

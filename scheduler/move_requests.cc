@@ -190,7 +190,7 @@ proto::MoveStatus CoreImpl::MoveStatusOf(const JobState& job, const proto::MoveR
   status.set_shard(move.shard());
   status.set_from(NameOf(plan, move.from()));
   status.set_to(NameOf(plan, move.to()));
-  status.set_reason(move.reason());
+  status.set_reason(absl::StrCat(move.automatic() ? "automatic: " : "", move.reason()));
   status.set_state("queued");
   if (static_cast<int>(move.shard()) >= plan.shards_size()) return status;
   const proto::ShardInfo& shard = plan.shards(static_cast<int>(move.shard()));

@@ -1,12 +1,12 @@
 // Rebalancing, on request and by itself (docs/admin.md; what is moved and when: balance.h).
 //
 //   1. Each server says with its heartbeats what it spends and what its shards cost; a LoadMeter keeps it smoothed.
-//   2. Every kLookEvery a running job's watch sees the servers' loads, if node.rebalance_after_ms is not 0 and nothing else is
-//      going on: no move, no drain, no copy to be filled, moves not paused.
-//   3. It says that one server has been the bottleneck long enough: PlanRebalance. Worth it: the moves become records of the
-//      job, written as an operator's are.
-//   4. As long as shards move, and whenever a plan has other owners (CommitJob), the watch is told so: its cool-down begins
-//      with the last of it.
+//   2. Every kLookEvery a running job's watch sees the servers' loads, if node.rebalance_after_ms is not 0 and nothing
+//      else is going on: no move, no drain, no copy to be filled, moves not paused.
+//   3. It says that one server has been the bottleneck long enough: PlanRebalance. Worth it: the moves become records
+//      of the job, written as an operator's are.
+//   4. As long as shards move, and whenever a plan has other owners or servers (CommitJob), the watch is told so: its
+//      cool-down begins with the last of it.
 // A restart of the scheduler forgets loads, and begins with a cool-down.
 #include <algorithm>
 
@@ -18,14 +18,18 @@
 namespace sluice::scheduler {
 namespace {
 
-constexpr TimeNs kLookEvery = 200 * kMillisecond;
-constexpr TimeNs kShortestSmoothing = 500 * kMillisecond;
+constexpr TimeNs kLookEvery = 100 * kMillisecond;
+constexpr TimeNs kShortestSmoothing = 100 * kMillisecond;
 constexpr TimeNs kLongestSmoothing = 5 * kSecond;
 
-double Largest(const std::map<uint32_t, double>& loads) {
-  double largest = 0;
-  for (const auto& [server, load] : loads) largest = std::max(largest, load);
-  return largest;
+std::map<uint32_t, double> ServerLoads(const std::map<uint32_t, const LoadMeter*>& meters) {
+  std::map<uint32_t, double> loads;
+  for (const auto& [server, meter] : meters) loads[server] = LoadOf(meter->total(), meter->capacity());
+  return loads;
+}
+
+bool AllIdle(const std::map<uint32_t, double>& loads) {
+  return std::ranges::all_of(loads, [](const auto& load) { return load.second < kIdleLoad; });
 }
 
 void FillLoad(const Balance& balance, const Loads& loads, uint32_t server, proto::ServerLoad* load) {
@@ -66,19 +70,22 @@ std::map<uint32_t, uint64_t> CoreImpl::TableBytes(const JobState& job) const {
   return bytes;
 }
 
-// None while some server that may own shards has not been measured, or if all idle.
-std::optional<Loads> CoreImpl::LoadsOf(const JobState& job, const CopyRules& rules) const {
-  const proto::Plan& plan = job.plan();
-  const TimeNs now = clock_->Now();
+// Of the servers that may own shards; none while some of them has not been measured.
+std::optional<CoreImpl::Meters> CoreImpl::MetersOf(const JobState& job, const CopyRules& rules) const {
   const TimeNs fresh = 3 * TimeNs{config_.heartbeat_ms()} * kMillisecond + kSecond;
-  Loads loads;
-  std::map<uint32_t, const LoadMeter*> meters;
-  for (const uint32_t server : Takers(plan, rules)) {
-    const auto it = servers_.find(plan.servers(static_cast<int>(server)).id());
-    if (it == servers_.end() || !it->second.meter.Knows(now, Smoothing(), fresh)) return std::nullopt;
+  Meters meters;
+  for (const uint32_t server : Takers(job.plan(), rules)) {
+    const auto it = servers_.find(NameOf(job.plan(), server));
+    if (it == servers_.end() || !it->second.meter.Knows(clock_->Now(), Smoothing(), fresh)) return std::nullopt;
     meters[server] = &it->second.meter;
-    loads.servers[server] = {it->second.meter.capacity(), it->second.meter.total()};
   }
+  return meters;
+}
+
+Loads CoreImpl::LoadsOf(const JobState& job, const Meters& meters) const {
+  const proto::Plan& plan = job.plan();
+  Loads loads;
+  for (const auto& [server, meter] : meters) loads.servers[server] = {meter->capacity(), meter->total()};
   const auto add = [&](uint32_t shard, uint32_t server) {
     const auto meter = meters.find(server);
     if (meter == meters.end()) return;
@@ -90,23 +97,15 @@ std::optional<Loads> CoreImpl::LoadsOf(const JobState& job, const CopyRules& rul
     add(shard.shard(), shard.server());
     for (const proto::BackupInfo& copy : shard.backups()) add(shard.shard(), copy.server());
   }
-  if (Largest(ServerLoads(job, loads)) < kIdleLoad) return std::nullopt;
   return loads;
-}
-
-std::map<uint32_t, double> CoreImpl::ServerLoads(const JobState& job, const Loads& loads) const {
-  std::map<uint32_t, double> all;
-  for (const auto& [server, load] : loads.servers) {
-    const auto it = servers_.find(NameOf(job.plan(), server));
-    if (it != servers_.end()) all[server] = LoadOf(it->second.meter.total(), load.capacity);
-  }
-  return all;
 }
 
 absl::StatusOr<proto::RebalanceAnswer> CoreImpl::Rebalance(const std::string& name, bool dry_run) {
   SLUICE_ASSIGN_OR_RETURN(JobState * job, RunningJob(name));
   const CopyRules rules = RulesFor(job->record);
-  const std::optional<Loads> loads = LoadsOf(*job, rules);
+  std::optional<Loads> loads;
+  const std::optional<Meters> meters = MetersOf(*job, rules);
+  if (meters && !AllIdle(ServerLoads(*meters))) loads = LoadsOf(*job, *meters);
   const Balance balance = PlanRebalance(job->record, rules, TableBytes(*job), loads ? &*loads : nullptr);
   proto::RebalanceAnswer answer;
   answer.set_job(job->name());
@@ -143,14 +142,15 @@ void CoreImpl::WatchBottleneck(JobState& job) {
   const CopyRules rules = RulesFor(job.record);
   const bool calm = !job.record.moves_paused() && rules.draining.empty() &&
                     (replicas == 0 || ProtectionOf(job.plan(), replicas).Full());
-  const std::optional<Loads> loads = calm ? LoadsOf(job, rules) : std::nullopt;
-  if (!loads) {
+  const std::optional<Meters> meters = calm ? MetersOf(job, rules) : std::nullopt;
+  if (!meters) {
     (void)job.watch.Observe(nullptr, rule, now);
     return;
   }
-  const std::map<uint32_t, double> servers = ServerLoads(job, *loads);
+  const std::map<uint32_t, double> servers = ServerLoads(*meters);
   if (!job.watch.Observe(&servers, rule, now)) return;
-  const Balance balance = PlanRebalance(job.record, rules, TableBytes(job), &*loads);
+  const Loads loads = LoadsOf(job, *meters);
+  const Balance balance = PlanRebalance(job.record, rules, TableBytes(job), &loads);
   if (!Worth(balance, rule.cooldown)) return;
   proto::JobRecord next = job.record;
   for (const proto::MoveRecord& move : balance.moves) {
@@ -162,8 +162,8 @@ void CoreImpl::WatchBottleneck(JobState& job) {
   if (!BeginAtOnce(job, std::move(next)).ok()) return;   // the next look comes here again
   job.watch.Moves(now);
   Note("rebalance", job.name(),
-       absl::StrFormat("server %s has been the bottleneck for %s: its load is %.0f %%, the mean %.0f %%; %d shards are to "
-                       "move (%s), the largest load is then about %.0f %%",
+       absl::StrFormat("server %s has been the bottleneck for %s: its load is %.0f %%, the mean %.0f %%; %d shards "
+                       "are to move (%s), the largest load is then about %.0f %%",
                        bottleneck, Ago(lasts), 100 * balance.largest_before, 100 * balance.mean, balance.moves.size(),
                        SizeText(balance.moved_bytes), 100 * balance.largest_after));
 }
