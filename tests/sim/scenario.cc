@@ -140,6 +140,16 @@ void ChooseFaults(PhiloxRandom& random, Faults* faults) {
   if (random.Chance(0.4)) faults->scheduler_crashes = 1 + random.Below(2);
 }
 
+// Where an operator moves shards the scheduler may as well. Random numbers of its own: other choices stay what they were.
+void ChooseRebalancing(Scenario* s) {
+  PhiloxRandom random(s->seed, /*stream=*/0x726562);
+  if (s->faults.orders == 0 || random.Chance(0.3)) return;
+  s->node.set_heartbeat_ms(100);   // most runs are over after some hundred ms
+  s->node.set_rebalance_after_ms(OneOf(random, {1u, 50u}));
+  s->node.set_rebalance_over_percent(OneOf(random, {10u, 30u}));
+  s->node.set_rebalance_cooldown_ms(OneOf(random, {1u, 100u, 500u}));
+}
+
 }  // namespace
 
 Scenario MakeScenario(uint64_t seed) {
@@ -185,11 +195,13 @@ Scenario MakeScenario(uint64_t seed) {
     s.faults.server_crashes = s.faults.orders = 0;            // which of two tears comes first is nobody's to say
     s.overflow.reset();   // of one rank alone such a gradient is a finite sum, and the model is lost
   }
+  ChooseRebalancing(&s);
   return s;
 }
 
 Scenario WithoutFaults(Scenario scenario) {
   scenario.faults = {};
+  scenario.node.set_rebalance_after_ms(0);
   return scenario;
 }
 
@@ -209,6 +221,9 @@ std::string Scenario::ToString() const {
                   n.by_reference ? " by reference" : "", "\n  ", faults.cuts, " cuts, ", faults.worker_crashes,
                   " worker crashes, ", faults.scheduler_crashes, " scheduler crashes, ", faults.losses, " losses, ",
                   faults.server_crashes, " server crashes, ", faults.orders, " operator's orders");
+  if (node.rebalance_after_ms() > 0)
+    absl::StrAppend(&text, ", rebalances after ", node.rebalance_after_ms(), " ms of ", node.rebalance_over_percent(),
+                    " % too much, then rests for ", node.rebalance_cooldown_ms(), " ms");
   if (nonfinite) absl::StrAppend(&text, ", NaN of rank ", nonfinite->rank, " in step ", nonfinite->step);
   if (overflow) absl::StrAppend(&text, ", overflow in step ", *overflow);
   return text;

@@ -7,6 +7,7 @@ namespace sluice::sim {
 namespace {
 
 constexpr TimeNs kTick = 20 * kMillisecond;
+constexpr uint64_t kLinkBytes = 20000;
 constexpr TimeNs kPost = 10 * kMicrosecond;  // from the stream's loop to the lanes'
 
 }  // namespace
@@ -119,6 +120,14 @@ void ServerNode::FillHeartbeat(proto::Heartbeat* heartbeat) {
   for (const auto& lane : lanes_) {
     heartbeat->set_round(std::max(heartbeat->round(), lane->core->stats().max_round));
     for (const proto::ReplicaState& state : lane->core->ReplicaStates()) *heartbeat->add_replicas() = state;
+    // Nobody's CPU time is known here: what payload takes of a slow link is the load.
+    proto::ServerCost* cost = heartbeat->mutable_cost();
+    for (const proto::ShardCost& shard : lane->core->costs()) {
+      cost->set_net_bytes_in(cost->net_bytes_in() + shard.bytes_in());
+      cost->set_net_bytes_out(cost->net_bytes_out() + shard.bytes_out());
+      *cost->add_shards() = shard;
+    }
+    cost->set_link_bytes(kLinkBytes);
   }
   if (!report_.ready || report_.request != heartbeat->report_request()) {
     heartbeat->set_report_request(0);  // it comes with a later one
