@@ -11,34 +11,53 @@
 namespace sluice::compression {
 namespace {
 
+enum class Parameter { kNone, kOptional, kNeeded };
+
 struct Entry {
   const char* name;
-  const char* parameter;   // "" = takes none
+  Parameter takes;
+  const char* parameter;   // for people
   const char* help;
-  std::unique_ptr<Codec> (*make)();                                       // without a parameter
-  absl::StatusOr<std::unique_ptr<Codec>> (*make_with)(std::string_view);  // with one
-  const char* decoder_parameter;   // any that is allowed: decoders ignore it
+  absl::StatusOr<std::unique_ptr<Codec>> (*make)(std::string_view);
 };
 
-// In order of CodecId.
 constexpr Entry kEntries[] = {
-    {"none", "", "fp32 as it is; 4 bytes an element, lossless", MakeNone, nullptr, ""},
-    {"fp16", "", "IEEE half precision, saturating; 2 bytes an element", MakeFp16, nullptr, ""},
-    {"bf16", "", "bfloat16; 2 bytes an element", MakeBf16, nullptr, ""},
-    {"int8", "", "8-bit integers, one scale for 128 elements; 1.03 bytes an element", MakeInt8, nullptr, ""},
-    {"topk", "<ratio>",
-     "the share <ratio> of elements with the largest magnitudes, as fp16; biased: needs error feedback", nullptr,
-     MakeTopK, "1"},
+    {"none", Parameter::kNone, "", "fp32 as it is; 4 bytes an element, lossless", MakeNone},
+    {"fp16", Parameter::kNone, "", "IEEE half precision, saturating; 2 bytes an element", MakeFp16},
+    {"bf16", Parameter::kNone, "", "bfloat16; 2 bytes an element", MakeBf16},
+    {"mxfp8", Parameter::kNone, "", "8-bit floats (E4M3), one power of two for 32 elements; 8.25 bits an element",
+     MakeMxfp8},
+    {"int8", Parameter::kOptional, "stochastic",
+     "8-bit integers, one scale for 128 elements; 8.25 bits an element; rounds to nearest, or at random without bias",
+     MakeInt8},
+    {"int4", Parameter::kOptional, "stochastic", "the same with 4 bits; 4.25 bits an element", MakeInt4},
+    {"onebit", Parameter::kNone, "",
+     "signs, one scale for 256 elements; 1.13 bits an element; biased: needs error feedback", MakeOneBit},
+    {"terngrad", Parameter::kNone, "",
+     "-1, 0 or 1 at random, one scale for 128 elements; 2.25 bits an element; unbiased, keeps no residual", MakeTernGrad},
+    {"qsgd", Parameter::kNeeded, "<levels>",
+     "-levels to levels (1 to 127), rounded at random, one scale for 128 elements; 4.25 bits an element with 7; unbiased, "
+     "keeps no residual",
+     MakeQsgd},
+    {"topk", Parameter::kNeeded, "<ratio>",
+     "the share <ratio> of elements with the largest magnitudes, as fp16; biased: needs error feedback", MakeTopK},
 };
+
+// A codec of each CodecId, in their order. Decoders ignore the parameter; the one here has the largest encodings.
+constexpr const char* kDecoders[] = {"none", "fp16", "bf16", "int8", "topk:1", "int4", "onebit", "qsgd:127", "mxfp8"};
 
 std::string FullName(const Entry& entry) {
-  return entry.make != nullptr ? entry.name : absl::StrCat(entry.name, ":", entry.parameter);
+  switch (entry.takes) {
+    case Parameter::kNone: return entry.name;
+    case Parameter::kOptional: return absl::StrCat(entry.name, "[:", entry.parameter, "]");
+    case Parameter::kNeeded: break;
+  }
+  return absl::StrCat(entry.name, ":", entry.parameter);
 }
 
 std::vector<std::unique_ptr<const Codec>> MakeDecoders() {
   std::vector<std::unique_ptr<const Codec>> decoders;
-  for (const Entry& entry : kEntries)
-    decoders.push_back(entry.make != nullptr ? entry.make() : entry.make_with(entry.decoder_parameter).value());
+  for (const char* name : kDecoders) decoders.push_back(MakeCodec(name).value());
   return decoders;
 }
 
@@ -49,17 +68,18 @@ absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(std::string_view name) {
   const std::string stem(name.substr(0, std::min<size_t>(colon, 80)));   // an error quotes no more of it
   for (const Entry& entry : kEntries) {
     if (stem != entry.name) continue;
-    if (entry.make != nullptr && colon == std::string_view::npos) return entry.make();
-    if (entry.make != nullptr)
+    const bool given = colon != std::string_view::npos;
+    if (given && entry.takes == Parameter::kNone)
       return absl::InvalidArgumentError(absl::StrCat("codec \"", stem, "\" takes no parameter, so no ':' may follow"));
-    if (colon == std::string_view::npos)
+    const std::string_view parameter = given ? name.substr(colon + 1) : "";
+    if ((given && parameter.empty()) || (!given && entry.takes == Parameter::kNeeded))
       return absl::InvalidArgumentError(absl::StrCat("codec \"", stem, "\" needs a parameter: ", FullName(entry)));
-    return entry.make_with(name.substr(colon + 1));
+    return entry.make(parameter);
   }
   std::vector<std::string> stems, names;
   for (const Entry& entry : kEntries) {
     stems.push_back(entry.name);
-    names.push_back(FullName(entry));
+    names.push_back(entry.takes == Parameter::kNeeded ? FullName(entry) : entry.name);
   }
   const std::string nearest = Nearest(stem, stems);
   const size_t which = static_cast<size_t>(std::find(stems.begin(), stems.end(), nearest) - stems.begin());

@@ -18,17 +18,21 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/bytes.h"
+#include "compression/draws.h"
 
 namespace sluice::compression {
 
 // On the wire (FrameHeader::codec); never renumber.
-enum class CodecId : uint16_t { kNone = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3, kTopK = 4 };
+enum class CodecId : uint16_t {
+  kNone = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3, kTopK = 4, kInt4 = 5, kOneBit = 6, kQsgd = 7, kMxfp8 = 8
+};
 
 struct EncodeInput {
   std::span<const float> gradient;
   std::span<const float> residual;   // empty = zeros
   float residual_scale = 1.0f;
   std::span<float> residual_out;     // empty = not wanted; may not overlap the inputs
+  RandomKey random;                  // for codecs that draw: the same key gives the same bytes
 };
 
 class Codec {
@@ -38,6 +42,10 @@ class Codec {
   virtual std::string name() const = 0;   // as in configuration, e.g. "topk:0.01"
   virtual bool lossless() const = 0;
   virtual bool biased() const = 0;        // must not be used without error feedback unless asked for by name
+  // Whether error feedback serves it. Not where nothing is lost, nor where the error is unbiased but may exceed the value:
+  // the residual would grow without bound. (Encode writes one all the same if asked.)
+  virtual bool uses_residual() const { return !lossless(); }
+  virtual bool random() const { return false; }   // EncodeInput::random matters
 
   // Largest encoding of n elements, in bytes; exact for codecs of fixed size. No overflow for any n < 2^48.
   virtual uint64_t MaxEncodedBytes(uint64_t n) const = 0;
@@ -56,8 +64,7 @@ class Codec {
   virtual absl::Status DecodeAdd(ConstBytes in, std::span<float> accumulator) const = 0;
 };
 
-// Codec for a name from configuration: "none", "fp16", "bf16", "int8", "topk:<ratio>" (0 < ratio <= 1).
-// INVALID_ARGUMENT names the nearest known one.
+// Codec for a name from configuration: as KnownCodecs lists them. INVALID_ARGUMENT names the nearest known one.
 absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(std::string_view name);
 
 // Decoder for an id from the wire (parameters that only the encoder needs are irrelevant); null if unknown.

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/philox.h"
 #include "compression/codec.h"
 #include "compression/half.h"
 #include "compression/test_vectors.h"
@@ -49,6 +50,124 @@ Bytes SlowInt8(const std::vector<float>& p) {
   }
   scales.insert(scales.end(), codes.begin(), codes.end());
   return scales;
+}
+
+// Random numbers, from "Random numbers" of the page; the key is the one that the tests' Encode uses.
+uint32_t SlowDraw(uint64_t element) {
+  const PhiloxBlock key = Philox4x32({5, 0, kTestKey.tensor, 0}, {static_cast<uint32_t>(kTestKey.seed), 0});
+  const uint64_t e = kTestKey.first_element + element;
+  return Philox4x32({static_cast<uint32_t>(e / 4), 0, 0, 0}, {key[0], key[1]})[e % 4];
+}
+
+struct SlowLevels {
+  Bytes scales;
+  std::vector<int> codes;
+};
+
+// "Levels" of the page.
+SlowLevels SlowQuantize(const std::vector<float>& p, int levels, bool stochastic) {
+  SlowLevels out;
+  const float L = static_cast<float>(levels), infinity = std::numeric_limits<float>::infinity();
+  float most = std::numeric_limits<float>::max() / L;
+  while (!std::isinf(std::nextafter(most, infinity) * L)) most = std::nextafter(most, infinity);
+  while (std::isinf(most * L)) most = std::nextafter(most, 0.0f);
+  for (size_t begin = 0; begin < p.size(); begin += 128) {
+    const size_t end = std::min(p.size(), begin + 128);
+    float amax = 0;
+    for (size_t i = begin; i < end; ++i) amax = std::max(amax, std::abs(p[i]));
+    const float count = static_cast<float>(levels), inverse = amax < 0x1p-118f ? 0 : count / amax;
+    Append(amax < 0x1p-118f ? 0 : std::min(amax / count, most), &out.scales);
+    for (size_t i = begin; i < end; ++i) {
+      if (!stochastic) {
+        out.codes.push_back(static_cast<int>(std::nearbyint(p[i] * inverse)));
+        continue;
+      }
+      const float u = static_cast<float>(SlowDraw(i) >> 8) / 16777216.0f;
+      const int magnitude = std::min(levels, static_cast<int>(std::floor(std::abs(p[i]) * inverse + u)));
+      out.codes.push_back(p[i] < 0 ? -magnitude : magnitude);
+    }
+  }
+  return out;
+}
+
+Bytes SlowInt8Stochastic(const std::vector<float>& p) {
+  SlowLevels levels = SlowQuantize(p, 127, true);
+  for (const int code : levels.codes) Append(static_cast<int8_t>(code), &levels.scales);
+  return levels.scales;
+}
+
+Bytes SlowInt4(const std::vector<float>& p, bool stochastic) {
+  SlowLevels levels = SlowQuantize(p, 7, stochastic);
+  if (p.size() % 2 != 0) levels.codes.push_back(0);
+  for (size_t i = 0; i < levels.codes.size(); i += 2)
+    Append(static_cast<uint8_t>((levels.codes[i] & 15) + 16 * (levels.codes[i + 1] & 15)), &levels.scales);
+  return levels.scales;
+}
+
+Bytes SlowQsgd(const std::vector<float>& p, int s) {
+  const SlowLevels levels = SlowQuantize(p, s, true);
+  int bits = 0;
+  while ((1 << bits) < 2 * s + 1) ++bits;
+  Bytes out;
+  Append(static_cast<uint32_t>(s), &out);
+  out.insert(out.end(), levels.scales.begin(), levels.scales.end());
+  for (size_t begin = 0; begin < p.size(); begin += 128) {
+    const size_t m = std::min<size_t>(128, p.size() - begin);
+    for (int b = 0; b < bits; ++b) {
+      Bytes plane((m + 7) / 8);
+      for (size_t i = 0; i < m; ++i)
+        if ((levels.codes[begin + i] & (1 << b)) != 0) plane[i / 8] |= static_cast<std::byte>(1 << (i % 8));
+      out.insert(out.end(), plane.begin(), plane.end());
+    }
+  }
+  return out;
+}
+
+Bytes SlowOneBit(const std::vector<float>& p) {
+  Bytes out, signs((p.size() + 7) / 8);
+  for (size_t begin = 0; begin < p.size(); begin += 256) {
+    const size_t m = std::min<size_t>(256, p.size() - begin);
+    float sums[32] = {};
+    for (size_t i = 0; i < m; ++i) sums[i % 32] += std::abs(p[begin + i]) / 256;
+    for (size_t half : {16, 8, 4, 2, 1})
+      for (size_t j = 0; j < half; ++j) sums[j] += sums[j + half];
+    const float scale = m == 256 ? sums[0] : sums[0] * (256.0f / static_cast<float>(m));
+    Append(std::min(scale, std::numeric_limits<float>::max()), &out);
+  }
+  for (size_t i = 0; i < p.size(); ++i)
+    if (p[i] < 0) signs[i / 8] |= static_cast<std::byte>(1 << (i % 8));
+  out.insert(out.end(), signs.begin(), signs.end());
+  return out;
+}
+
+// The nearest E4M3 code, ties to the even one.
+uint8_t SlowE4M3(double value) {
+  const auto magnitude_of = [](int code) {
+    return code < 8 ? std::ldexp(code, -9) : std::ldexp(8 + (code & 7), (code >> 3) - 10);
+  };
+  const double magnitude = std::abs(value);
+  if (magnitude < 0x1p-10) return std::signbit(value) ? 0x80 : 0;
+  int best = 0;
+  for (int code = 1; code < 0x7F; ++code) {
+    const double distance = std::abs(magnitude_of(code) - magnitude), least = std::abs(magnitude_of(best) - magnitude);
+    if (distance < least || (distance == least && code % 2 == 0)) best = code;
+  }
+  return static_cast<uint8_t>(best | (std::signbit(value) ? 0x80 : 0));
+}
+
+Bytes SlowMxfp8(const std::vector<float>& p) {
+  Bytes out, codes;
+  for (size_t begin = 0; begin < p.size(); begin += 32) {
+    const size_t end = std::min(p.size(), begin + 32);
+    double amax = 0;
+    for (size_t i = begin; i < end; ++i) amax = std::max(amax, std::abs(double{p[i]}));
+    int byte = 0;
+    while (byte < 246 && std::ldexp(448.0, byte - 127) < amax) ++byte;
+    Append(static_cast<uint8_t>(byte), &out);
+    for (size_t i = begin; i < end; ++i) Append(SlowE4M3(std::ldexp(double{p[i]}, 127 - byte)), &codes);
+  }
+  out.insert(out.end(), codes.begin(), codes.end());
+  return out;
 }
 
 Bytes SlowTopK(const std::vector<float>& p, double ratio) {
@@ -104,6 +223,14 @@ TEST(CodecBytes, EqualTheSlowEncoders) {
       ASSERT_EQ(bytes("fp16"), fp16) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("bf16"), bf16) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("int8"), SlowInt8(p)) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("int8:stochastic"), SlowInt8Stochastic(p)) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("int4"), SlowInt4(p, false)) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("int4:stochastic"), SlowInt4(p, true)) << "shape " << shape << " n " << n;
+      for (const int levels : {1, 2, 7, 127})
+        ASSERT_EQ(bytes(("qsgd:" + std::to_string(levels)).c_str()), SlowQsgd(p, levels)) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("terngrad"), SlowQsgd(p, 1)) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("onebit"), SlowOneBit(p)) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("mxfp8"), SlowMxfp8(p)) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("topk:0.01"), SlowTopK(p, 0.01)) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("topk:0.2"), SlowTopK(p, 0.2)) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("topk:1"), SlowTopK(p, 1)) << "shape " << shape << " n " << n;
@@ -117,6 +244,10 @@ TEST(CodecBytes, Golden) {
   EXPECT_EQ(EncodeBytes("fp16", {1.0f, -2.0f, 1e6f}), Hex("003C 00C0 FF7B"));
   EXPECT_EQ(EncodeBytes("bf16", {1.0f, -2.0f, 1e6f}), Hex("803F 00C0 7449"));
   EXPECT_EQ(EncodeBytes("int8", {127.0f, -63.5f, 0.5f, 1.5f}), Hex("0000803F 7F C0 00 02"));
+  EXPECT_EQ(EncodeBytes("int4", {7.0f, -3.5f, 0.5f}), Hex("0000803F C7 00"));
+  EXPECT_EQ(EncodeBytes("onebit", {1.0f, -2.0f, 0.0f, -1.0f}), Hex("0000803F 0A"));
+  EXPECT_EQ(EncodeBytes("qsgd:1", {4.0f, 0.0f, -4.0f}), Hex("01000000 00008040 05 04"));
+  EXPECT_EQ(EncodeBytes("mxfp8", {448.0f, -1.0f, 0.0f, 0.001f}), Hex("7F 7E B8 00 01"));
   EXPECT_EQ(EncodeBytes("topk:0.5", {0.5f, -4.0f, 0.25f, 3.0f}), Hex("02000000 F3FF 01 00 00F8 0076 0A"));   // bitmap
   std::vector<float> sparse(100, 0.25f);
   sparse[3] = 1.0f;
@@ -130,6 +261,12 @@ TEST(CodecBytes, ExactSizes) {
   const std::vector<float> g = MakeVector(kGaussian, n, 13);
   EXPECT_EQ(EncodeBytes("fp16", g).size(), n * 2);
   EXPECT_EQ(EncodeBytes("int8", g).size(), n + n / 32);           // 8.25 bits an element
+  EXPECT_EQ(EncodeBytes("int8:stochastic", g).size(), n + n / 32);
+  EXPECT_EQ(EncodeBytes("int4", g).size(), n / 2 + n / 32);       // 4.25
+  EXPECT_EQ(EncodeBytes("onebit", g).size(), n / 8 + n / 64);     // 1.125
+  EXPECT_EQ(EncodeBytes("terngrad", g).size(), 4 + n / 4 + n / 32);   // 2.25
+  EXPECT_EQ(EncodeBytes("qsgd:7", g).size(), 4 + n / 2 + n / 32);
+  EXPECT_EQ(EncodeBytes("mxfp8", g).size(), n + n / 32);          // 8.25
   const double top = static_cast<double>(EncodeBytes("topk:0.01", g).size());
   EXPECT_LT(top / (4.0 * n), 0.0085);                             // under 27.2 bits an entry, indices included
   // Indices cost: never above a bitmap, and 1/8 bit an entry where all are there.
@@ -160,6 +297,90 @@ TEST(CodecBytes, Int8OfTheLargestFloatStaysFinite) {
   EXPECT_NEAR(decoded[0] / largest, 1.0, 1e-6);
   EXPECT_NEAR(decoded[1] / largest, -1.0, 1e-6);
   EXPECT_TRUE(std::isfinite(decoded[0]));
+}
+
+// E[Q(x)] = x of those that draw, over 4,000 rounds: within five standard errors.
+TEST(CodecBytes, StochasticRoundingHasNoBias) {
+  const size_t n = 130, rounds = 4000;
+  for (const char* name : {"int8:stochastic", "int4:stochastic", "qsgd:7", "qsgd:2", "terngrad"}) {
+    const std::unique_ptr<Codec> codec = Named(name);
+    const std::vector<float> x = MakeVector(kGaussian, n, 16);
+    std::vector<double> sum(n, 0.0), squares(n, 0.0);
+    for (size_t t = 0; t < rounds; ++t) {
+      const std::vector<float> decoded = Decode(*codec, Encode(*codec, x, {}, 1, t).bytes, n);
+      for (size_t i = 0; i < n; ++i) sum[i] += decoded[i];
+      for (size_t i = 0; i < n; ++i) squares[i] += std::pow(double{decoded[i]}, 2);
+    }
+    for (size_t i = 0; i < n; ++i) {
+      const double mean = sum[i] / rounds, variance = std::max(0.0, squares[i] / rounds - mean * mean);
+      ASSERT_NEAR(mean, x[i], 5 * std::sqrt(variance / rounds) + 1e-8) << name << " " << i;
+    }
+  }
+}
+
+// A partition draws for its place in the tensor: cut in two it draws the same.
+TEST(CodecBytes, DrawsBelongToElementsOfTheTensor) {
+  const std::unique_ptr<Codec> codec = Named("int8:stochastic");
+  const std::vector<float> whole = MakeVector(kGaussian, 512, 17), upper(whole.begin() + 256, whole.end());
+  std::vector<std::byte> all(codec->MaxEncodedBytes(512)), half(codec->MaxEncodedBytes(256));
+  RandomKey key{.seed = 1, .round = 2, .tensor = 3, .first_element = 1000};
+  ASSERT_TRUE(codec->Encode({.gradient = whole, .residual = {}, .residual_out = {}, .random = key}, all).ok());
+  key.first_element += 256;
+  ASSERT_TRUE(codec->Encode({.gradient = upper, .residual = {}, .residual_out = {}, .random = key}, half).ok());
+  EXPECT_TRUE(std::equal(half.begin() + 8, half.end(), all.end() - 256));   // the codes
+}
+
+TEST(CodecBytes, RoundsTensorsAndSeedsDrawDifferently) {
+  const std::unique_ptr<Codec> codec = Named("terngrad");
+  const std::vector<float> x = MakeVector(kGaussian, 512, 18);
+  const auto bytes = [&](const RandomKey& key) {
+    Bytes out(codec->MaxEncodedBytes(512));
+    EXPECT_TRUE(codec->Encode({.gradient = x, .residual = {}, .residual_out = {}, .random = key}, out).ok());
+    return out;
+  };
+  const Bytes first = bytes({.seed = 1, .round = 1, .tensor = 1});
+  EXPECT_EQ(bytes({.seed = 1, .round = 1, .tensor = 1}), first);
+  EXPECT_NE(bytes({.seed = 2, .round = 1, .tensor = 1}), first);
+  EXPECT_NE(bytes({.seed = 1, .round = 2, .tensor = 1}), first);
+  EXPECT_NE(bytes({.seed = 1, .round = 1, .tensor = 2}), first);
+}
+
+// Scaled sign contracts: ||C(x) - x||^2 = (1 - ||x||_1^2 / (n ||x||_2^2)) ||x||^2 in each block, but for roundings.
+TEST(CodecBytes, OneBitContracts) {
+  for (const int shape : {kGaussian, kAllEqual, kNegative, kBeyondFp16, kMixed, kOneSpike, kTies}) {
+    for (const size_t n : {size_t{1}, size_t{100}, size_t{256}}) {
+      const std::vector<float> x = MakeVector(shape, n, 19);
+      const Encoded encoded = Encode(*Named("onebit"), x, {}, 1);
+      double error = 0, norm1 = 0, norm2 = 0;
+      for (size_t i = 0; i < n; ++i) {
+        error += std::pow(double{encoded.residual[i]}, 2);
+        norm1 += std::abs(double{x[i]});
+        norm2 += std::pow(double{x[i]}, 2);
+      }
+      EXPECT_NEAR(error, norm2 - norm1 * norm1 / static_cast<double>(n), norm2 * 1e-5) << "shape " << shape << " n " << n;
+    }
+  }
+}
+
+// A zero has no sign: it must decode to what the residual assumes, and a block of zeros to zeros.
+TEST(CodecBytes, OneBitOfZeros) {
+  const Encoded zeros = Encode(*Named("onebit"), {0.0f, -0.0f, 0.0f}, {}, 1);
+  EXPECT_EQ(zeros.bytes, Hex("00000000 00"));
+  EXPECT_EQ(zeros.residual, (std::vector<float>{0.0f, 0.0f, 0.0f}));
+  const Encoded mixed = Encode(*Named("onebit"), {0.0f, -3.0f, -0.0f}, {0.0f, 0.0f, -0.0f}, 1);
+  EXPECT_EQ(Decode(*Named("onebit"), mixed.bytes, 3), (std::vector<float>{1.0f, -1.0f, 1.0f}));
+  EXPECT_EQ(mixed.residual, (std::vector<float>{-1.0f, -2.0f, -1.0f}));
+}
+
+// 448 is the largest code: a block whose maximum lies between two powers takes the next scale rather than saturate.
+TEST(CodecBytes, Mxfp8SaturatesOnlyAtTheEndOfTheRange) {
+  for (const float amax : {447.0f, 449.0f, 511.0f, 1e-30f, 1e30f}) {
+    const Encoded encoded = Encode(*Named("mxfp8"), {amax, -amax}, {}, 1);
+    EXPECT_LE(std::abs(encoded.residual[0]), amax / 16) << amax;
+  }
+  const float largest = std::numeric_limits<float>::max();
+  const std::vector<float> decoded = Decode(*Named("mxfp8"), Encode(*Named("mxfp8"), {largest}, {}, 1).bytes, 1);
+  EXPECT_EQ(decoded[0], 0x1.Cp127f);
 }
 
 TEST(CodecBytes, SaturationLeavesTheRestInTheResidual) {
@@ -211,6 +432,26 @@ TEST(CodecBytes, ValidateRefusesWhatNoEncoderWrites) {
   EXPECT_FALSE(valid("int8", "0402017C 7F", 1));  // above the largest scale
   EXPECT_FALSE(valid("int8", "000080BF 01", 1));  // negative
   EXPECT_FALSE(valid("int8", "0000C07F 01", 1));  // NaN
+  EXPECT_TRUE(valid("int4", "0000803F 07", 1));
+  EXPECT_FALSE(valid("int4", "0000803F 08", 1));  // code -8
+  EXPECT_FALSE(valid("int4", "0000803F 80", 2));
+  EXPECT_FALSE(valid("int4", "0000803F 17", 1));  // behind the last code
+  EXPECT_FALSE(valid("int4", "0000807F 07", 1));  // infinite scale
+  EXPECT_TRUE(valid("onebit", "FFFF7F7F 01", 1));
+  EXPECT_FALSE(valid("onebit", "0000807F 01", 1));
+  EXPECT_FALSE(valid("onebit", "000080BF 01", 1));
+  EXPECT_FALSE(valid("onebit", "0000803F 02", 1));
+  EXPECT_TRUE(valid("qsgd:7", "02000000 0000803F 00 01 00", 1));
+  EXPECT_FALSE(valid("qsgd:7", "02000000 0000803F 01 01 00", 1));   // 3 of 2 levels
+  EXPECT_FALSE(valid("qsgd:7", "02000000 0000803F 00 00 01", 1));   // -4
+  EXPECT_FALSE(valid("qsgd:7", "02000000 0000803F 00 03 00", 1));   // padding
+  EXPECT_FALSE(valid("qsgd:7", "00000000 0000803F", 1));            // no levels
+  EXPECT_FALSE(valid("qsgd:7", "80000000 0000803F 00", 1));
+  EXPECT_FALSE(valid("qsgd:7", "01000100 0000803F 00 00", 1));      // reserved bytes
+  EXPECT_TRUE(valid("mxfp8", "F6 7E", 1));
+  EXPECT_FALSE(valid("mxfp8", "F7 01", 1));       // scale 247
+  EXPECT_FALSE(valid("mxfp8", "7F 7F", 1));       // NaN
+  EXPECT_FALSE(valid("mxfp8", "7F FF", 1));
   EXPECT_TRUE(valid("topk:1", "01000000 0000 00 00 003C 00", 1));
   EXPECT_FALSE(valid("topk:1", "01000000 0000 00 00 007C 00", 1));        // infinity
   EXPECT_FALSE(valid("topk:1", "01000000 7100 00 00 003C 00", 1));        // exponent 113

@@ -20,7 +20,8 @@ class EveryCodec : public testing::TestWithParam<const char*> {
   std::unique_ptr<Codec> codec_ = Named(GetParam());
 };
 INSTANTIATE_TEST_SUITE_P(Names, EveryCodec,
-                         testing::Values("none", "fp16", "bf16", "int8", "topk:0.01", "topk:0.3", "topk:1"),
+                         testing::Values("none", "fp16", "bf16", "int8", "topk:0.01", "topk:0.3", "topk:1", "int8:stochastic", "int4",
+                                         "int4:stochastic", "onebit", "terngrad", "qsgd:7", "qsgd:127", "mxfp8"),
                          [](const auto& info) { return std::to_string(info.index); });
 
 TEST_P(EveryCodec, DecodesWhatTheResidualLeaves) {
@@ -68,8 +69,8 @@ TEST_P(EveryCodec, AMissingResidualIsZerosAndAnUnwantedOneChangesNothing) {
     }
     EXPECT_EQ(with.residual, without.residual);
     std::vector<std::byte> out(codec_->MaxEncodedBytes(n));
-    const auto size =
-        codec_->Encode({.gradient = g, .residual = zeros, .residual_scale = 0.25f, .residual_out = {}}, out);
+    const auto size = codec_->Encode(
+        {.gradient = g, .residual = zeros, .residual_scale = 0.25f, .residual_out = {}, .random = kTestKey}, out);
     ASSERT_TRUE(size.ok()) << size.status();
     out.resize(*size);
     EXPECT_EQ(out, with.bytes);
@@ -100,7 +101,8 @@ TEST_P(EveryCodec, IsAPureFunction) {
     threads.emplace_back([&, t] {
       std::vector<std::byte> out(codec_->MaxEncodedBytes(n) + t);
       const auto size =
-          codec_->Encode({.gradient = odd, .residual = {}, .residual_out = {}}, MutableBytes(out).subspan(t));
+          codec_->Encode({.gradient = odd, .residual = {}, .residual_out = {}, .random = kTestKey},
+                         MutableBytes(out).subspan(t));
       if (size.ok()) results[t].assign(out.begin() + static_cast<std::ptrdiff_t>(t),
                                        out.begin() + static_cast<std::ptrdiff_t>(t + *size));
     });
@@ -165,17 +167,20 @@ TEST_P(EveryCodec, DamagedBytesAreRefusedOrHarmless) {
 }
 
 TEST(MakeCodec, NamesAndFlags) {
-  for (const char* name : {"none", "fp16", "bf16", "int8", "topk:0.01", "topk:1e-3"}) {
+  for (const char* name : {"none", "fp16", "bf16", "int8", "topk:0.01", "topk:1e-3", "int8:stochastic", "int4",
+                           "int4:stochastic", "onebit", "terngrad", "qsgd:7", "mxfp8"}) {
     const std::unique_ptr<Codec> codec = Named(name);
     EXPECT_EQ(codec->name(), name);
     EXPECT_EQ(codec->lossless(), codec->id() == CodecId::kNone);
-    EXPECT_EQ(codec->biased(), codec->id() == CodecId::kTopK);
+    EXPECT_EQ(codec->biased(), codec->id() == CodecId::kTopK || codec->id() == CodecId::kOneBit);
+    EXPECT_EQ(codec->uses_residual(), codec->id() != CodecId::kNone && codec->id() != CodecId::kQsgd);
+    EXPECT_EQ(codec->random(), codec->id() == CodecId::kQsgd || codec->name().ends_with(":stochastic"));
     ASSERT_NE(DecoderFor(static_cast<uint16_t>(codec->id())), nullptr);
     EXPECT_EQ(DecoderFor(static_cast<uint16_t>(codec->id()))->id(), codec->id());
   }
-  EXPECT_EQ(DecoderFor(5), nullptr);
+  EXPECT_EQ(DecoderFor(9), nullptr);
   EXPECT_EQ(DecoderFor(65535), nullptr);
-  EXPECT_EQ(KnownCodecs().size(), 5u);
+  EXPECT_EQ(KnownCodecs().size(), 10u);
 }
 
 TEST(MakeCodec, ErrorsSayWhatWouldDo) {
@@ -184,7 +189,9 @@ TEST(MakeCodec, ErrorsSayWhatWouldDo) {
   EXPECT_NE(error("top-k:0.01").find("nearest is \"topk:<ratio>\""), std::string::npos) << error("top-k:0.01");
   EXPECT_NE(error("topk").find("topk:<ratio>"), std::string::npos) << error("topk");
   EXPECT_NE(error("fp16:2").find("no parameter"), std::string::npos) << error("fp16:2");
-  for (const char* name : {"topk:", "topk:0", "topk:-1", "topk:1.01", "topk:nan", "topk:inf", "topk:0.1x", ""})
+  EXPECT_NE(error("int8:random").find("int8:stochastic"), std::string::npos) << error("int8:random");
+  EXPECT_NE(error("qsgd:128").find("1 to 127"), std::string::npos) << error("qsgd:128");
+  for (const char* name : {"int8:", "int4:7", "onebit:1", "qsgd", "qsgd:0", "qsgd:-1", "qsgd:1.5", "qsgd:", "topk:", "topk:0", "topk:-1", "topk:1.01", "topk:nan", "topk:inf", "topk:0.1x", ""})
     EXPECT_FALSE(error(name).empty()) << name;
   EXPECT_LT(error("topk:" + std::string(1 << 20, '1')).size(), 300u);
   EXPECT_LT(error(std::string(1 << 20, 'x')).size(), 300u);

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <limits>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -33,6 +35,22 @@ inline absl::Status CheckEncodeArguments(const Codec& codec, const EncodeInput& 
 inline absl::Status WrongSize(const Codec& codec, size_t got, size_t n, uint64_t expected) {
   return absl::InvalidArgumentError(
       absl::StrCat(codec.name(), ": an encoding of ", n, " elements has ", expected, " bytes, not ", got));
+}
+
+// Scales of blocks, fp32, at the head of `in`. As bits: negative ones, infinities and NaNs lie above.
+inline absl::Status CheckScales(const Codec& codec, ConstBytes in, size_t blocks, float largest) {
+  for (size_t b = 0; b < blocks; ++b)
+    if (LoadLe<uint32_t>(in.data() + 4 * b) > std::bit_cast<uint32_t>(largest))
+      return absl::InvalidArgumentError(
+          absl::StrCat(codec.name(), ": scale ", b, " of ", blocks, " is negative, too large or not finite"));
+  return absl::OkStatus();
+}
+
+// The parameter of int8 and int4.
+inline absl::Status CheckRounding(const char* codec, std::string_view rounding) {
+  if (rounding.empty() || rounding == "stochastic") return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("codec \"", codec, ":", std::string(rounding.substr(0, 80)),
+                                                 "\": the only parameter is the rounding, ", codec, ":stochastic"));
 }
 
 // p[i] = g[i] + scale * e[i] for elements [begin, begin + n), held to the finite range of fp32. Finite arguments give a

@@ -76,7 +76,7 @@ class HalfCodec final : public Codec {
 
 }  // namespace
 
-std::unique_ptr<Codec> MakeFp16() { return std::make_unique<HalfCodec<Fp16>>(); }
-std::unique_ptr<Codec> MakeBf16() { return std::make_unique<HalfCodec<Bf16>>(); }
+absl::StatusOr<std::unique_ptr<Codec>> MakeFp16(std::string_view) { return std::make_unique<HalfCodec<Fp16>>(); }
+absl::StatusOr<std::unique_ptr<Codec>> MakeBf16(std::string_view) { return std::make_unique<HalfCodec<Bf16>>(); }
 
 }  // namespace sluice::compression

@@ -1,73 +1,53 @@
-// int8: symmetric, one fp32 scale for each block of 128 elements. n + 4 ceil(n / 128) bytes: all scales, then all codes
-// (docs/codecs.md).
-//
-// For a block with amax = max |p|:
-//   amax >= 2^-118: scale = min(amax / 127, kMaxScale), code = p * (127 / amax) rounded half to even,
-//                   value = code * scale
-//   below, zeros included: scale = 0, codes = 0; the block stays in the residual
-// Both quotients are one IEEE division a block. kMaxScale is the largest whose 127-fold is finite in fp32: the plain
-// quotient of the largest float is not.
+// int8, int8:stochastic: whole numbers from -127 to 127 (compression/block_quantize.h). n + 4 ceil(n / 128) bytes: all
+// scales, then all codes (docs/codecs.md).
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
+#include "compression/block_quantize.h"
 #include "compression/encode_blocks.h"
 #include "compression/registry.h"
 
 namespace sluice::compression {
 namespace {
 
-constexpr size_t kBlock = 128;
-constexpr float kMaxScale = 0x1.020406p121f;
-constexpr float kMinAmax = 0x1p-118f;
-constexpr float kRounder = 12582912.0f;   // 1.5 * 2^23: added, it leaves a whole number, half to even, in the low bits
+constexpr size_t kBlock = kQuantizeBlock;
+constexpr Levels kLevels = LevelsOf(127);
 
 static_assert(kCompensateBlock % kBlock == 0);
-
-size_t Blocks(size_t n) { return n / kBlock + (n % kBlock != 0); }
-
-// Encodes one block; p becomes the residual. Returns the scale.
-float EncodeBlock(float* __restrict p, size_t n, int8_t* __restrict codes) {
-  uint32_t largest = 0;   // finite magnitudes compare as their bits do
-  for (size_t i = 0; i < n; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(p[i]) & 0x7FFFFFFF);
-  const float amax = std::bit_cast<float>(largest);
-  const bool tiny = amax < kMinAmax;
-  const float scale = tiny ? 0.0f : std::min(amax / 127.0f, kMaxScale);
-  const float inverse = tiny ? 0.0f : 127.0f / amax;
-  for (size_t i = 0; i < n; ++i) {
-    const float shifted = p[i] * inverse + kRounder;
-    codes[i] = static_cast<int8_t>(std::bit_cast<uint32_t>(shifted));
-    p[i] = p[i] - (shifted - kRounder) * scale;
-  }
-  return scale;
-}
+static_assert(kLevels.max_scale == 0x1.020406p121f);
 
 class Int8 final : public Codec {
  public:
+  explicit Int8(bool stochastic) : stochastic_(stochastic) {}
   CodecId id() const override { return CodecId::kInt8; }
-  std::string name() const override { return "int8"; }
+  std::string name() const override { return stochastic_ ? "int8:stochastic" : "int8"; }
   bool lossless() const override { return false; }
   bool biased() const override { return false; }
+  bool random() const override { return stochastic_; }
   uint64_t MaxEncodedBytes(uint64_t n) const override { return n + 4 * ((n + kBlock - 1) / kBlock); }
 
   absl::StatusOr<size_t> Encode(const EncodeInput& input, MutableBytes out) const override {
     if (absl::Status status = CheckEncodeArguments(*this, input, out); !status.ok()) return status;
     std::byte* scales = out.data();
-    int8_t* codes = reinterpret_cast<int8_t*>(out.data() + 4 * Blocks(input.gradient.size()));
+    int8_t* codes = reinterpret_cast<int8_t*>(out.data() + 4 * QuantizeBlocks(input.gradient.size()));
+    const auto key = DrawKey(input.random, DrawPurpose::kRounding);
     EncodeInBlocks(input, [&](size_t begin, size_t n, float* p) {
-      for (size_t i = 0; i < n; i += kBlock)
-        StoreLe(scales + 4 * ((begin + i) / kBlock), EncodeBlock(p + i, std::min(kBlock, n - i), codes + begin + i));
+      uint32_t draws[kCompensateBlock];
+      if (stochastic_) FillDraws(key, input.random.first_element + begin, {draws, n});
+      for (size_t i = 0; i < n; i += kBlock) {
+        const size_t length = std::min(kBlock, n - i);
+        const float scale = stochastic_ ? QuantizeStochastic(p + i, length, kLevels, draws + i, codes + begin + i)
+                                        : QuantizeNearest(p + i, length, kLevels, codes + begin + i);
+        StoreLe(scales + 4 * ((begin + i) / kBlock), scale);
+      }
     });
     return MaxEncodedBytes(input.gradient.size());
   }
 
   absl::Status Validate(ConstBytes in, size_t n) const override {
     if (in.size() != MaxEncodedBytes(n)) return WrongSize(*this, in.size(), n, MaxEncodedBytes(n));
-    const size_t blocks = Blocks(n);
-    for (size_t b = 0; b < blocks; ++b)   // as bits: negative ones, infinities and NaNs lie above
-      if (LoadLe<uint32_t>(in.data() + 4 * b) > std::bit_cast<uint32_t>(kMaxScale))
-        return absl::InvalidArgumentError(
-            absl::StrCat("int8: scale ", b, " of ", blocks, " is negative, too large or not finite"));
+    const size_t blocks = QuantizeBlocks(n);
+    if (absl::Status status = CheckScales(*this, in, blocks, kLevels.max_scale); !status.ok()) return status;
     const std::byte* codes = in.data() + 4 * blocks;
     uint8_t found = 0;
     for (size_t i = 0; i < n; ++i) found |= codes[i] == std::byte{0x80};
@@ -93,7 +73,7 @@ class Int8 final : public Codec {
  private:
   template <typename F>
   absl::Status ForBlocks(ConstBytes in, std::span<float> out, F f) const {
-    const size_t n = out.size(), blocks = Blocks(n);
+    const size_t n = out.size(), blocks = QuantizeBlocks(n);
     if (in.size() != MaxEncodedBytes(n)) return WrongSize(*this, in.size(), n, MaxEncodedBytes(n));
     const int8_t* codes = reinterpret_cast<const int8_t*>(in.data() + 4 * blocks);
     for (size_t b = 0; b < blocks; ++b) {
@@ -102,10 +82,15 @@ class Int8 final : public Codec {
     }
     return absl::OkStatus();
   }
+
+  const bool stochastic_;
 };
 
 }  // namespace
 
-std::unique_ptr<Codec> MakeInt8() { return std::make_unique<Int8>(); }
+absl::StatusOr<std::unique_ptr<Codec>> MakeInt8(std::string_view rounding) {
+  if (absl::Status status = CheckRounding("int8", rounding); !status.ok()) return status;
+  return std::make_unique<Int8>(!rounding.empty());
+}
 
 }  // namespace sluice::compression

@@ -53,6 +53,6 @@ class None final : public Codec {
 
 }  // namespace
 
-std::unique_ptr<Codec> MakeNone() { return std::make_unique<None>(); }
+absl::StatusOr<std::unique_ptr<Codec>> MakeNone(std::string_view) { return std::make_unique<None>(); }
 
 }  // namespace sluice::compression

@@ -39,7 +39,12 @@ bool Exempt(const proto::JobConfig& config, const proto::TensorSpec& tensor) {
 
 absl::Status CheckCodecConfig(const proto::JobConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec, MakeNamed("codec", PushCodec(config)));
-  SLUICE_RETURN_IF_ERROR(MakeNamed("reply_codec", ReplyCodec(config)).status());
+  SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> reply, MakeNamed("reply_codec", ReplyCodec(config)));
+  if (reply->random())
+    return absl::InvalidArgumentError(absl::StrCat(
+        "job.reply_codec ", reply->name(),
+        " draws random numbers, which replies do not have: what one reply loses goes into the next. Take one that rounds to "
+        "nearest, such as int8 or int4"));
   if (codec->biased() && config.no_error_feedback() && !config.allow_biased())
     return absl::InvalidArgumentError(absl::StrCat(
         "job.codec ", codec->name(),
@@ -61,15 +66,19 @@ absl::StatusOr<std::string> ReplyCodecFor(const proto::JobConfig& config, const 
 
 absl::StatusOr<bool> NeedsResidual(const proto::JobConfig& config, std::string_view codec) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> made, MakeCodec(codec));
-  return !made->lossless() && !config.no_error_feedback();
+  return made->uses_residual() && !config.no_error_feedback();
 }
 
 absl::StatusOr<std::unique_ptr<Codec>> MakeRowCodec(std::string_view name) {
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec, MakeCodec(name.empty() ? "none" : name));
-  if (codec->id() == CodecId::kTopK) {
+  if (codec->biased()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "codec ", codec->name(), " sends the largest elements of a whole tensor, so that most of the rows that are pushed "
-        "would carry nothing; rows go as none, fp16, bf16 or int8. Push fewer rows to send less"));
+        "codec ", codec->name(), " leaves most of what a row is pushed for to later pushes, which may never come; rows go as "
+        "none, fp16, bf16, mxfp8, int8 or int4. Push fewer rows to send less"));
+  }
+  if (codec->random()) {
+    return absl::InvalidArgumentError(absl::StrCat("codec ", codec->name(), " draws random numbers for places in a tensor, "
+                                                   "which rows do not have; rows go as none, fp16, bf16, mxfp8, int8 or int4"));
   }
   return codec;
 }

@@ -52,6 +52,14 @@ TEST(Policy, ABiasedCodecWithoutErrorFeedbackMustBeAskedFor) {
   config.set_allow_biased(true);
   EXPECT_EQ(*CodecFor(config, Tensor({4096})), "topk:0.01");
   EXPECT_FALSE(*NeedsResidual(config, "topk:0.01"));
+  for (const char* unbiased : {"terngrad", "qsgd:7", "int4", "mxfp8"}) {
+    config = Job(unbiased);
+    config.set_no_error_feedback(true);
+    EXPECT_EQ(*CodecFor(config, Tensor({4096})), unbiased);
+  }
+  config = Job("onebit");
+  config.set_no_error_feedback(true);
+  EXPECT_FALSE(CheckCodecConfig(config).ok());
   config = Job("int8");
   config.set_no_error_feedback(true);
   EXPECT_EQ(*CodecFor(config, Tensor({4096})), "int8");
@@ -59,8 +67,12 @@ TEST(Policy, ABiasedCodecWithoutErrorFeedbackMustBeAskedFor) {
 
 TEST(Policy, ResidualsAreKeptForLossyCodecs) {
   const proto::JobConfig config = Job("int8");
-  for (const char* codec : {"fp16", "bf16", "int8", "topk:0.1"}) EXPECT_TRUE(*NeedsResidual(config, codec)) << codec;
+  for (const char* codec : {"fp16", "bf16", "int8", "topk:0.1", "int4", "int4:stochastic", "onebit", "mxfp8"})
+    EXPECT_TRUE(*NeedsResidual(config, codec)) << codec;
   EXPECT_FALSE(*NeedsResidual(config, "none"));
+  // Unbiased, but the error may exceed the value: the residual would grow.
+  EXPECT_FALSE(*NeedsResidual(config, "qsgd:7"));
+  EXPECT_FALSE(*NeedsResidual(config, "terngrad"));
   EXPECT_FALSE(NeedsResidual(config, "gzip").ok());
 }
 
@@ -70,6 +82,16 @@ TEST(Policy, RepliesAreCompressedToo) {
   EXPECT_EQ(*ReplyCodecFor(config, Tensor({4096}, proto::TENSOR_BIAS)), "none");
   config.set_reply_codec("int8");
   EXPECT_EQ(*ReplyCodecFor(config, Tensor({4096})), "int8");
+  for (const char* random : {"terngrad", "qsgd:7", "int8:stochastic"}) {
+    config.set_reply_codec(random);
+    EXPECT_NE(CheckCodecConfig(config).message().find("random"), std::string::npos) << random;
+  }
+}
+
+TEST(Policy, RowsTakeCodecsThatSendEveryRow) {
+  for (const char* name : {"", "none", "fp16", "bf16", "int8", "int4", "mxfp8"}) EXPECT_TRUE(MakeRowCodec(name).ok()) << name;
+  for (const char* name : {"topk:0.1", "onebit", "terngrad", "qsgd:7", "int8:stochastic"})
+    EXPECT_EQ(MakeRowCodec(name).status().code(), absl::StatusCode::kInvalidArgument) << name;
 }
 
 TEST(Policy, UnknownNamesSayWhichFieldAndWhatIsNear) {

@@ -10,10 +10,16 @@
 
 namespace sluice::compression {
 
-std::unique_ptr<Codec> MakeNone();
-std::unique_ptr<Codec> MakeFp16();
-std::unique_ptr<Codec> MakeBf16();
-std::unique_ptr<Codec> MakeInt8();
+// The parameter is what stands behind the ':', empty if nothing does.
+absl::StatusOr<std::unique_ptr<Codec>> MakeNone(std::string_view);
+absl::StatusOr<std::unique_ptr<Codec>> MakeFp16(std::string_view);
+absl::StatusOr<std::unique_ptr<Codec>> MakeBf16(std::string_view);
+absl::StatusOr<std::unique_ptr<Codec>> MakeMxfp8(std::string_view);
+absl::StatusOr<std::unique_ptr<Codec>> MakeInt8(std::string_view rounding);
+absl::StatusOr<std::unique_ptr<Codec>> MakeInt4(std::string_view rounding);
+absl::StatusOr<std::unique_ptr<Codec>> MakeOneBit(std::string_view);
+absl::StatusOr<std::unique_ptr<Codec>> MakeTernGrad(std::string_view);
+absl::StatusOr<std::unique_ptr<Codec>> MakeQsgd(std::string_view levels);
 absl::StatusOr<std::unique_ptr<Codec>> MakeTopK(std::string_view ratio);
 
 }  // namespace sluice::compression

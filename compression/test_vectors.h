@@ -82,13 +82,18 @@ struct Encoded {
   std::vector<float> residual;
 };
 
+inline constexpr RandomKey kTestKey = {.seed = 77, .round = 5, .tensor = 3, .first_element = 1001};
+
 inline Encoded Encode(const Codec& codec, const std::vector<float>& gradient, const std::vector<float>& residual,
-                      float scale) {
+                      float scale, uint64_t round = kTestKey.round) {
+  RandomKey key = kTestKey;
+  key.round = round;
   Encoded encoded;
   encoded.bytes.resize(codec.MaxEncodedBytes(gradient.size()));
   encoded.residual.assign(gradient.size(), -1.0f);
   const auto size = codec.Encode(
-      {.gradient = gradient, .residual = residual, .residual_scale = scale, .residual_out = encoded.residual},
+      {.gradient = gradient, .residual = residual, .residual_scale = scale, .residual_out = encoded.residual,
+       .random = key},
       encoded.bytes);
   EXPECT_TRUE(size.ok()) << size.status();
   encoded.bytes.resize(size.value_or(0));

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "compression/draws.h"
 #include "worker/core_impl.h"
 #include "worker/snapshot.h"
 
@@ -143,6 +144,7 @@ void CoreImpl::OnPlan(const proto::Plan& plan) {
   planned_ = true;
   ops_.set_ranks(plan.config().workers());
   env_.plan_version = plan.version();
+  env_.random_seed = compression::RandomSeed(plan.config().name(), env_.rank);
   const proto::OptimizerConfig& optimizer = plan.config().optimizer();
   env_.optimizer = !optimizer.kind().empty() && optimizer.kind() != "none";
   ops_.set_skip_nonfinite(plan.config().on_nonfinite() == proto::NONFINITE_SKIP);

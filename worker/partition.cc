@@ -94,6 +94,8 @@ absl::StatusOr<ConstBytes> Partition::Encode() {
   }
   compression::EncodeInput input;
   input.gradient = push_.gradient;
+  // By round and place alone, so that whoever encodes the push again writes the same bytes.
+  input.random = {env_->random_seed, push_.round, shape_.tensor, shape_.offset};
   const float rate = std::bit_cast<float>(rate_bits_);
   if (keep_residual_) {
     residual_next_.resize(shape_.elements);

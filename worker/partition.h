@@ -58,6 +58,7 @@ struct PartitionEnv {
   uint32_t job = 0, rank = 0, incarnation = 0;
   uint64_t plan_version = 0;
   bool optimizer = false;  // rates mean something
+  uint64_t random_seed = 0;  // compression::RandomSeed of the job's name and the rank
   size_t eager_bytes = 16 << 10;
   TimeNs resend = kSecond;
   uint64_t next_request = 1;  // numbers of pulls

@@ -159,7 +159,7 @@ TEST(RowPushCodec, TopKIsRefusedWithTheReason) {
   EXPECT_TRUE(compression::MakeRowCodec("").ok());
   const absl::Status status = compression::MakeRowCodec("topk:0.1").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_NE(status.message().find("none, fp16, bf16 or int8"), std::string_view::npos) << status;
+  EXPECT_NE(status.message().find("none, fp16, bf16, mxfp8, int8 or int4"), std::string_view::npos) << status;
   EXPECT_FALSE(compression::MakeRowCodec("int9").ok());
 }
 

@@ -10,7 +10,7 @@
 
 namespace sluice::sim {
 
-ErrorFeedback::ErrorFeedback(const proto::Plan& plan) : config_(plan.config()) {
+ErrorFeedback::ErrorFeedback(const proto::Plan& plan) : config_(plan.config()), layout_(LayoutOf(plan)) {
   if (absl::StatusOr<std::unique_ptr<compression::Codec>> codec = compression::MakeCodec(config_.codec()); codec.ok())
     codec_ = *std::move(codec);
 }
@@ -40,13 +40,23 @@ absl::Status ErrorFeedback::Check(const Encoded& push, bool broadcast, bool skip
     p[i] = std::clamp(p[i], -kLargest, kLargest);
   }
   Bytes bytes(codec_->MaxEncodedBytes(n));
-  SLUICE_ASSIGN_OR_RETURN(
-      const size_t size,
-      codec_->Encode({.gradient = p, .residual = {}, .residual_scale = 1.0f, .residual_out = {}}, bytes));
+  if (push.partition >= layout_.size()) return absl::InternalError("no such partition");
+  const PartitionLayout& place = layout_[push.partition];
+  const compression::RandomKey random{.seed = compression::RandomSeed(config_.name(), push.rank),
+                                      .round = push.round,
+                                      .tensor = place.tensor,
+                                      .first_element = place.offset};
+  SLUICE_ASSIGN_OR_RETURN(const size_t size,
+                          codec_->Encode({.gradient = p,
+                                          .residual = {},
+                                          .residual_scale = 1.0f,
+                                          .residual_out = {},
+                                          .random = random},
+                                         bytes));
   bytes.resize(size);
   if (bytes != push.payload)
     return absl::InternalError("the payload is not the encoding of the gradient and what was left before");
-  if (config_.no_error_feedback() || skipped) return absl::OkStatus();
+  if (config_.no_error_feedback() || !codec_->uses_residual() || skipped) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const std::vector<float> decoded, SlowDecode(push.codec, bytes, n));
   after.e.resize(n);
   for (size_t i = 0; i < n; ++i) after.e[i] = p[i] - decoded[i];

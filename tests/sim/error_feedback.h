@@ -4,7 +4,8 @@
 //   p = g + clamp(k / r, 0.1, 10) e, payload = encode(p), e' = p - decode(payload), k' = r
 // e' and k' hold from the next round on, unless the step was skipped. A zero rate scales nothing and keeps k. A life that
 // goes on from a snapshot begins with what the rounds before it have left. The bytes are made by the product's encoders
-// (which have tests against slow ones of their own), without their error feedback.
+// (which have tests against slow ones of their own), without their error feedback. Codecs that draw random numbers are given those of docs/codecs.md: by job, rank, round and
+// place.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +36,7 @@ class ErrorFeedback {
   };
 
   const proto::JobConfig config_;
+  const std::vector<PartitionLayout> layout_;
   std::unique_ptr<compression::Codec> codec_;
   // (rank, partition, round) -> what there is at its beginning.
   std::map<std::tuple<uint32_t, uint32_t, uint64_t>, Residual> before_;

@@ -98,6 +98,34 @@ float ExactSumOf(const std::vector<float>& values) {
   return NearestFloat(sum, 32 * (top - 1) - 149);
 }
 
+double E4M3ToDouble(int code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return code >= 128 ? -magnitude : magnitude;
+}
+
+absl::StatusOr<std::vector<float>> DecodeQsgd(ConstBytes in, size_t n) {
+  if (in.size() < 4) return Bad("qsgd without a header");
+  const uint32_t levels = LoadLe<uint32_t>(in.data());
+  if (levels < 1 || levels > 127) return Bad("qsgd of other levels");
+  size_t bits = 1;
+  while ((1u << bits) < 2 * levels + 1) ++bits;
+  const size_t blocks = (n + 127) / 128, head = 4 + 4 * blocks;
+  if (in.size() != head + n / 128 * 16 * bits + (n % 128 + 7) / 8 * bits) return Bad("qsgd of another size");
+  std::vector<float> out(n);
+  for (size_t i = 0; i < n; ++i) {
+    const size_t block = i / 128, plane = (std::min<size_t>(128, n - block * 128) + 7) / 8;
+    int code = 0;
+    for (size_t b = 0; b < bits; ++b) {
+      const std::byte byte = in[head + block * 16 * bits + b * plane + i % 128 / 8];
+      code |= (std::to_integer<int>(byte) >> (i % 8) & 1) << b;
+    }
+    if (code >= 1 << (bits - 1)) code -= 1 << bits;
+    out[i] = static_cast<float>(code) * LoadLe<float>(in.data() + 4 + 4 * block);
+  }
+  return out;
+}
+
 double Or(double value, double fallback) { return value == 0 ? fallback : value; }
 
 // base^exponent by squaring, from the lowest bit up: the order is a part of the format.
@@ -146,6 +174,35 @@ absl::StatusOr<std::vector<float>> SlowDecode(uint16_t codec, ConstBytes payload
       return out;
     }
     case 4: return DecodeTopK(payload, n);
+    case 5: {
+      const size_t head = 4 * ((n + 127) / 128);
+      if (payload.size() != head + (n + 1) / 2) return Bad("int4 of another size");
+      for (size_t i = 0; i < n; ++i) {
+        int code = std::to_integer<int>(in[head + i / 2]) >> (i % 2 * 4) & 15;
+        if (code >= 8) code -= 16;
+        out[i] = static_cast<float>(code) * LoadLe<float>(in + 4 * (i / 128));
+      }
+      return out;
+    }
+    case 6: {
+      const size_t head = 4 * ((n + 255) / 256);
+      if (payload.size() != head + (n + 7) / 8) return Bad("onebit of another size");
+      for (size_t i = 0; i < n; ++i) {
+        const float scale = LoadLe<float>(in + 4 * (i / 256));
+        out[i] = (std::to_integer<int>(in[head + i / 8]) >> (i % 8) & 1) != 0 ? -scale : scale;
+      }
+      return out;
+    }
+    case 7: return DecodeQsgd(payload, n);
+    case 8: {
+      const size_t head = (n + 31) / 32;
+      if (payload.size() != head + n) return Bad("mxfp8 of another size");
+      for (size_t i = 0; i < n; ++i) {
+        const double value = std::ldexp(E4M3ToDouble(std::to_integer<int>(in[head + i])), std::to_integer<int>(in[i / 32]) - 127);
+        out[i] = static_cast<float>(std::to_integer<int>(in[head + i]) == 128 ? -0.0 : value);
+      }
+      return out;
+    }
     default: return Bad(absl::StrCat("codec ", codec));
   }
 }

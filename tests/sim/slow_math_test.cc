@@ -23,7 +23,8 @@ std::vector<float> Values(PhiloxRandom& random, size_t n) {
 
 TEST(SlowMathTest, DecodesWhatTheCodecsWrite) {
   PhiloxRandom random(1);
-  for (const char* name : {"none", "fp16", "bf16", "int8", "topk:0.05", "topk:0.5", "topk:1"}) {
+  for (const char* name : {"none", "fp16", "bf16", "int8", "topk:0.05", "topk:0.5", "topk:1", "int4", "onebit",
+                           "terngrad", "qsgd:7", "qsgd:100", "mxfp8"}) {
     const auto codec = compression::MakeCodec(name);
     ASSERT_TRUE(codec.ok());
     for (const size_t n : {1, 2, 7, 64, 65, 128, 129, 300, 1000}) {
@@ -45,7 +46,7 @@ TEST(SlowMathTest, DecodesWhatTheCodecsWrite) {
 
 TEST(SlowMathTest, RefusesWhatIsNoEncoding) {
   const std::vector<std::byte> three(3);
-  for (uint16_t codec = 0; codec < 6; ++codec) EXPECT_FALSE(SlowDecode(codec, three, 2).ok()) << codec;
+  for (uint16_t codec = 0; codec < 10; ++codec) EXPECT_FALSE(SlowDecode(codec, three, 2).ok()) << codec;
 }
 
 TEST(SlowMathTest, ExactSumsDoNotDependOnTheOrderAndAreClose) {

@@ -34,7 +34,7 @@ std::vector<ProgramFlag> SparseTrainFlags(SparseTrainOptions* options) {
        &options->row_init},
       {"row_init_scale", "lr, fm: of uniform and normal initial values", &options->row_init_scale},
       {"row_dtype", "lr, fm: of rows at the servers: fp32 or bf16", &options->row_dtype},
-      {"row_codec", "lr, fm: of the row gradients that are pushed: none, fp16, bf16 or int8", &options->row_codec},
+      {"row_codec", "lr, fm: of the row gradients that are pushed: none, fp16, bf16, mxfp8, int8 or int4", &options->row_codec},
       {"row_residual_rows", "lr, fm: rows whose encoding error a worker keeps for their next push; 0 = none",
        &options->row_residual_rows},
       {"row_admit_after", "lr, fm: pushes that a new id needs before it gets a row", &options->row_admit_after},

@@ -1,0 +1,70 @@
+#include "compression/draws.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "base/philox.h"
+
+namespace sluice::compression {
+namespace {
+
+constexpr size_t kLanes = 8;   // blocks that are made side by side, in vectors
+constexpr size_t kDraws = 4 * kLanes;
+
+// The draws of blocks [first, first + 8): Philox4x32 of base/philox.h, word by word over the lanes.
+void EightBlocks(std::array<uint32_t, 2> key, uint64_t first, uint32_t* __restrict out) {
+  uint32_t c0[kLanes], c1[kLanes], c2[kLanes] = {}, c3[kLanes] = {};
+  for (size_t j = 0; j < kLanes; ++j) {
+    c0[j] = static_cast<uint32_t>(first + j);
+    c1[j] = static_cast<uint32_t>((first + j) >> 32);
+  }
+  for (int round = 0; round < 10; ++round) {
+    for (size_t j = 0; j < kLanes; ++j) {
+      const uint64_t p0 = uint64_t{0xD2511F53} * c0[j], p1 = uint64_t{0xCD9E8D57} * c2[j];
+      c0[j] = static_cast<uint32_t>(p1 >> 32) ^ c1[j] ^ key[0];
+      c2[j] = static_cast<uint32_t>(p0 >> 32) ^ c3[j] ^ key[1];
+      c1[j] = static_cast<uint32_t>(p1);
+      c3[j] = static_cast<uint32_t>(p0);
+    }
+    key[0] += 0x9E3779B9;
+    key[1] += 0xBB67AE85;
+  }
+  for (size_t j = 0; j < kLanes; ++j) {
+    out[4 * j] = c0[j];
+    out[4 * j + 1] = c1[j];
+    out[4 * j + 2] = c2[j];
+    out[4 * j + 3] = c3[j];
+  }
+}
+
+}  // namespace
+
+uint64_t RandomSeed(std::string_view job, uint32_t rank) {
+  uint64_t hash = 0xCBF29CE484222325;
+  for (const char c : job) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001B3;
+  return hash ^ (uint64_t{rank} + 1) * 0x9E3779B97F4A7C15;
+}
+
+std::array<uint32_t, 2> DrawKey(const RandomKey& random, DrawPurpose purpose) {
+  const PhiloxBlock block = Philox4x32({static_cast<uint32_t>(random.round), static_cast<uint32_t>(random.round >> 32),
+                                        random.tensor, static_cast<uint32_t>(purpose)},
+                                       {static_cast<uint32_t>(random.seed), static_cast<uint32_t>(random.seed >> 32)});
+  return {block[0], block[1]};
+}
+
+void FillDraws(std::array<uint32_t, 2> key, uint64_t first, std::span<uint32_t> out) {
+  size_t at = 0;
+  uint32_t group[kDraws];
+  if (first % 4 != 0) {   // the rest of a block that begins before
+    EightBlocks(key, first / 4, group);
+    at = std::min<size_t>(kDraws - first % 4, out.size());
+    std::memcpy(out.data(), group + first % 4, at * sizeof(uint32_t));
+  }
+  for (; at + kDraws <= out.size(); at += kDraws) EightBlocks(key, (first + at) / 4, out.data() + at);
+  if (at == out.size()) return;
+  EightBlocks(key, (first + at) / 4, group);
+  std::memcpy(out.data() + at, group, (out.size() - at) * sizeof(uint32_t));
+}
+
+}  // namespace sluice::compression

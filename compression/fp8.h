@@ -1,0 +1,31 @@
+// fp8 E4M3 (OCP 8-bit floating point: sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinity, largest 448, NaN
+// is 0x7F and 0xFF), rounded to nearest, ties to even, saturating. Straight from fp32: by way of bf16 it would round twice.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+namespace sluice::compression {
+
+inline constexpr float kMaxE4M3 = 448.0f;
+
+inline uint8_t E4M3FromFloat(float value) {   // not for NaN
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t magnitude = std::min(bits & 0x7FFFFFFF, std::bit_cast<uint32_t>(kMaxE4M3));
+  // Below 2^-6: adding 2^14, whose last bit is worth 2^-9 as a denormal's, leaves the rounding to the addition.
+  const uint32_t small =
+      std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0x1p14f) - std::bit_cast<uint32_t>(0x1p14f);
+  const uint32_t normal = ((magnitude + 0x7FFFF + (magnitude >> 20 & 1)) >> 20) - (120u << 3);
+  const uint32_t code = magnitude < std::bit_cast<uint32_t>(0x1p-6f) ? small : normal;
+  return static_cast<uint8_t>((bits >> 24 & 0x80) | code);
+}
+
+inline float FloatFromE4M3(uint8_t code) {   // NaNs become 480
+  const uint32_t magnitude = code & 0x7Fu, sign = (code & 0x80u) << 24;
+  const float small = static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-9f;
+  const uint32_t normal = (magnitude << 20) + (120u << 23);
+  return std::bit_cast<float>(sign | (magnitude < 8 ? std::bit_cast<uint32_t>(small) : normal));
+}
+
+}  // namespace sluice::compression
