@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/config_schema.h"
+#include "base/status_macros.h"
 #include "compression/registry.h"
 
 namespace sluice::compression {
@@ -40,11 +41,19 @@ constexpr Entry kEntries[] = {
      "keeps no residual",
      MakeQsgd},
     {"topk", Parameter::kNeeded, "<ratio>",
-     "the share <ratio> of elements with the largest magnitudes, as fp16; biased: needs error feedback", MakeTopK},
+     "the share <ratio> of elements with the largest magnitudes, as fp16; biased: needs error feedback; +CODEC: their values "
+     "in CODEC, as in topk:0.01+int8",
+     MakeTopK},
+    {"randk", Parameter::kNeeded, "<ratio>",
+     "the share <ratio> of elements at random places, as fp16 without indices; biased: needs error feedback; +CODEC as well",
+     MakeRandK},
+    {"threshold", Parameter::kNeeded, "<value>",
+     "elements whose magnitude is <value> or more, as fp16; biased: needs error feedback; +CODEC as well", MakeThreshold},
 };
 
 // A codec of each CodecId, in their order. Decoders ignore the parameter; the one here has the largest encodings.
-constexpr const char* kDecoders[] = {"none", "fp16", "bf16", "int8", "topk:1", "int4", "onebit", "qsgd:127", "mxfp8"};
+constexpr const char* kDecoders[] = {"none",   "fp16",   "bf16",     "int8",  "topk:1",
+                                     "int4",   "onebit", "qsgd:127", "mxfp8", "threshold:1+none"};
 
 std::string FullName(const Entry& entry) {
   switch (entry.takes) {
@@ -64,6 +73,16 @@ std::vector<std::unique_ptr<const Codec>> MakeDecoders() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(std::string_view name) {
+  if (const size_t plus = name.find('+'); plus != std::string_view::npos) {
+    const std::string_view first = name.substr(0, plus), second = name.substr(plus + 1);
+    if (second.find('+') != std::string_view::npos)
+      return absl::InvalidArgumentError(absl::StrCat("codec \"", std::string(name.substr(0, 80)),
+                                                     "\": a chain has two parts, one that picks elements and one for their "
+                                                     "values, as in topk:0.01+int8"));
+    SLUICE_RETURN_IF_ERROR(MakeCodec(first).status());
+    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Codec> values, MakeCodec(second));
+    return MakeChain(first, std::move(values));
+  }
   const size_t colon = name.find(':');
   const std::string stem(name.substr(0, std::min<size_t>(colon, 80)));   // an error quotes no more of it
   for (const Entry& entry : kEntries) {

@@ -24,7 +24,7 @@ namespace sluice::compression {
 
 // On the wire (FrameHeader::codec); never renumber.
 enum class CodecId : uint16_t {
-  kNone = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3, kTopK = 4, kInt4 = 5, kOneBit = 6, kQsgd = 7, kMxfp8 = 8
+  kNone = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3, kTopK = 4, kInt4 = 5, kOneBit = 6, kQsgd = 7, kMxfp8 = 8, kSparse = 9
 };
 
 struct EncodeInput {
@@ -33,6 +33,8 @@ struct EncodeInput {
   float residual_scale = 1.0f;
   std::span<float> residual_out;     // empty = not wanted; may not overlap the inputs
   RandomKey random;                  // for codecs that draw: the same key gives the same bytes
+  ConstBytes state;                  // what the last round left (Codec::StateBytes); empty = nothing yet
+  MutableBytes state_out;            // for the next round; empty = not wanted. May not overlap state
 };
 
 class Codec {
@@ -46,6 +48,11 @@ class Codec {
   // the residual would grow without bound. (Encode writes one all the same if asked.)
   virtual bool uses_residual() const { return !lossless(); }
   virtual bool random() const { return false; }   // EncodeInput::random matters
+
+  // What the encoder of a partition of n elements keeps from round to round beside the residual, as flat bytes: 0 for most.
+  // Like the residual it goes from one buffer to another, so that a skipped step keeps the old one; it is saved and
+  // restored with the residual, and any bytes of that size are taken (bad ones are as good as none).
+  virtual size_t StateBytes(uint64_t /*n*/) const { return 0; }
 
   // Largest encoding of n elements, in bytes; exact for codecs of fixed size. No overflow for any n < 2^48.
   virtual uint64_t MaxEncodedBytes(uint64_t n) const = 0;
@@ -65,6 +72,7 @@ class Codec {
 };
 
 // Codec for a name from configuration: as KnownCodecs lists them. INVALID_ARGUMENT names the nearest known one.
+// "A+B" is a chain: A picks elements (topk, randk, threshold), B encodes their values.
 absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(std::string_view name);
 
 // Decoder for an id from the wire (parameters that only the encoder needs are irrelevant); null if unknown.

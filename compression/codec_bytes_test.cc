@@ -170,17 +170,8 @@ Bytes SlowMxfp8(const std::vector<float>& p) {
   return out;
 }
 
-Bytes SlowTopK(const std::vector<float>& p, double ratio) {
-  const size_t n = p.size();
-  std::vector<size_t> order(n);
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return std::abs(p[a]) > std::abs(p[b]); });
-  order.resize(n == 0 ? 0 : std::max<size_t>(1, static_cast<size_t>(std::ceil(ratio * static_cast<double>(n)))));
-  std::erase_if(order, [&](size_t i) { return p[i] == 0; });
-  int exponent = 0;
-  if (!order.empty()) exponent = std::max(std::ilogb(p[order[0]]) - 15, -126);
-  std::sort(order.begin(), order.end());
-
+// "Indices" of the page: gaps or a bitmap, the smaller.
+Bytes SlowIndices(const std::vector<size_t>& order, size_t n, bool* use_bitmap) {
   Bytes gaps;
   for (size_t first = 0; first < order.size(); first += 64) {
     std::vector<size_t> group;
@@ -197,15 +188,86 @@ Bytes SlowTopK(const std::vector<float>& p, double ratio) {
   }
   Bytes bitmap((n + 7) / 8);
   for (size_t i : order) bitmap[i / 8] |= static_cast<std::byte>(1 << (i % 8));
+  *use_bitmap = bitmap.size() < gaps.size();
+  return *use_bitmap ? bitmap : gaps;
+}
 
-  const bool use_bitmap = bitmap.size() < gaps.size();
+Bytes SlowTopK(const std::vector<float>& p, double ratio) {
+  const size_t n = p.size();
+  std::vector<size_t> order(n);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return std::abs(p[a]) > std::abs(p[b]); });
+  order.resize(n == 0 ? 0 : std::max<size_t>(1, static_cast<size_t>(std::ceil(ratio * static_cast<double>(n)))));
+  std::erase_if(order, [&](size_t i) { return p[i] == 0; });
+  int exponent = 0;
+  if (!order.empty()) exponent = std::max(std::ilogb(p[order[0]]) - 15, -126);
+  std::sort(order.begin(), order.end());
+
+  bool use_bitmap = false;
+  const Bytes indices = SlowIndices(order, n, &use_bitmap);
   Bytes out;
   Append(static_cast<uint32_t>(order.size()), &out);
   Append(static_cast<int16_t>(exponent), &out);
   Append(static_cast<uint8_t>(use_bitmap), &out);
   Append(uint8_t{0}, &out);
   for (size_t i : order) Append(Fp16FromFloat(std::ldexp(p[i], -exponent)), &out);
-  const Bytes& indices = use_bitmap ? bitmap : gaps;
+  out.insert(out.end(), indices.begin(), indices.end());
+  return out;
+}
+
+// Indices of randk: "Drawn indices" of the page.
+std::vector<size_t> SlowDrawn(uint64_t k, uint64_t n, uint64_t* key) {
+  const PhiloxBlock round = Philox4x32({5, 0, kTestKey.tensor, 1}, {static_cast<uint32_t>(kTestKey.seed), 0});
+  const PhiloxBlock partition =
+      Philox4x32({static_cast<uint32_t>(kTestKey.first_element), 0, 0, 1}, {round[0], round[1]});
+  *key = partition[0] + (uint64_t{partition[1]} << 32);
+  std::vector<size_t> indices;
+  for (uint64_t j = 0; j < k; ++j) {
+    const uint64_t draw = Philox4x32({static_cast<uint32_t>(j / 4), 0, 0, 0}, {partition[0], partition[1]})[j % 4];
+    const uint64_t begin = j * n / k, size = (j + 1) * n / k - begin;
+    indices.push_back(begin + draw * size / 4294967296);
+  }
+  return indices;
+}
+
+enum class Picks { kLargest, kThreshold, kDrawn };
+
+// The values' codec itself is compared elsewhere: here its encoder makes the inner bytes.
+Bytes SlowSparse(const std::vector<float>& p, Picks picks, double parameter, const char* values) {
+  const size_t n = p.size();
+  const size_t k = n == 0 ? 0 : std::max<size_t>(1, static_cast<size_t>(std::ceil(parameter * static_cast<double>(n))));
+  std::vector<size_t> order;
+  uint64_t key = 0;
+  if (picks == Picks::kDrawn) {
+    order = SlowDrawn(k, n, &key);
+  } else {
+    order.resize(n);
+    std::iota(order.begin(), order.end(), size_t{0});
+    if (picks == Picks::kThreshold) {
+      std::erase_if(order, [&](size_t i) { return std::abs(p[i]) < static_cast<float>(parameter); });
+    } else {
+      std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return std::abs(p[a]) > std::abs(p[b]); });
+      order.resize(k);
+      std::erase_if(order, [&](size_t i) { return p[i] == 0; });
+      std::sort(order.begin(), order.end());
+    }
+  }
+  std::vector<float> picked;
+  for (const size_t i : order) picked.push_back(p[i]);
+  const std::unique_ptr<Codec> codec = Named(values);
+  const Bytes encoded = Encode(*codec, picked, {}, 1).bytes;
+  bool bitmap = false;
+  Bytes indices = SlowIndices(order, n, &bitmap);
+  if (picks == Picks::kDrawn) {
+    indices.clear();
+    Append(key, &indices);
+  }
+  Bytes out;
+  Append(static_cast<uint32_t>(order.size()), &out);
+  Append(static_cast<uint8_t>(picks == Picks::kDrawn ? 2 : bitmap), &out);
+  Append(static_cast<uint8_t>(codec->id()), &out);
+  Append(uint16_t{0}, &out);
+  out.insert(out.end(), encoded.begin(), encoded.end());
   out.insert(out.end(), indices.begin(), indices.end());
   return out;
 }
@@ -231,6 +293,13 @@ TEST(CodecBytes, EqualTheSlowEncoders) {
       ASSERT_EQ(bytes("terngrad"), SlowQsgd(p, 1)) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("onebit"), SlowOneBit(p)) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("mxfp8"), SlowMxfp8(p)) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("randk:0.01"), SlowSparse(p, Picks::kDrawn, 0.01, "fp16")) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("randk:0.3+int8"), SlowSparse(p, Picks::kDrawn, 0.3, "int8")) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("threshold:0.01"), SlowSparse(p, Picks::kThreshold, 0.01, "fp16")) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("threshold:1+none"), SlowSparse(p, Picks::kThreshold, 1, "none")) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("topk:0.05+int4:stochastic"), SlowSparse(p, Picks::kLargest, 0.05, "int4:stochastic"))
+          << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("topk:0.5+onebit"), SlowSparse(p, Picks::kLargest, 0.5, "onebit")) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("topk:0.01"), SlowTopK(p, 0.01)) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("topk:0.2"), SlowTopK(p, 0.2)) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("topk:1"), SlowTopK(p, 1)) << "shape " << shape << " n " << n;
@@ -254,6 +323,8 @@ TEST(CodecBytes, Golden) {
   sparse[50] = -1.0f;
   EXPECT_EQ(EncodeBytes("topk:0.02", sparse), Hex("02000000 F1FF 00 00 0078 00F8 06 830B"));            // gaps 3 and 46
   EXPECT_EQ(EncodeBytes("topk:1", {0.0f, 0.0f}), Hex("00000000 0000 00 00"));
+  EXPECT_EQ(EncodeBytes("threshold:1", {0.5f, -4.0f, 0.25f, 3.0f}), Hex("02000000 01 01 0000 00C4 0042 0A"));
+  EXPECT_EQ(EncodeBytes("topk:0.5+int8", {0.5f, -4.0f, 0.25f, 4.0f}), Hex("02000000 01 03 0000 0402013D 81 7F 0A"));
 }
 
 TEST(CodecBytes, ExactSizes) {
@@ -269,6 +340,9 @@ TEST(CodecBytes, ExactSizes) {
   EXPECT_EQ(EncodeBytes("mxfp8", g).size(), n + n / 32);          // 8.25
   const double top = static_cast<double>(EncodeBytes("topk:0.01", g).size());
   EXPECT_LT(top / (4.0 * n), 0.0085);                             // under 27.2 bits an entry, indices included
+  const double top8 = static_cast<double>(EncodeBytes("topk:0.01+int8", g).size());
+  EXPECT_LT(top8 / (4.0 * n), 0.0058);                            // 8.25 bits of value and 9.3 of index
+  EXPECT_EQ(EncodeBytes("randk:0.01", g).size(), 8 + 2 * 10486u + 8);   // no indices
   // Indices cost: never above a bitmap, and 1/8 bit an entry where all are there.
   EXPECT_LE(EncodeBytes("topk:0.5", g).size(), 8 + n + n / 8);
   EXPECT_EQ(EncodeBytes("topk:1", std::vector<float>(n, 1.0f)).size(), 8 + 2 * n + n / 64);
@@ -383,6 +457,41 @@ TEST(CodecBytes, Mxfp8SaturatesOnlyAtTheEndOfTheRange) {
   EXPECT_EQ(decoded[0], 0x1.Cp127f);
 }
 
+// Without a residual each place is sent once in 1/ratio rounds on average; every one of them has its turn.
+TEST(CodecBytes, RandomPicksReachEveryElement) {
+  const size_t n = 997, rounds = 2000;
+  const std::unique_ptr<Codec> codec = Named("randk:0.05");
+  std::vector<double> sent(n, 0.0);
+  for (size_t t = 0; t < rounds; ++t) {
+    const Encoded encoded = Encode(*codec, std::vector<float>(n, 1.0f), {}, 1, t);
+    ASSERT_EQ(encoded.bytes.size(), 8 + 2 * 50 + 8);
+    const std::vector<float> decoded = Decode(*codec, encoded.bytes, n);
+    for (size_t i = 0; i < n; ++i) sent[i] += decoded[i];
+  }
+  for (size_t i = 0; i < n; ++i) ASSERT_NEAR(sent[i], 0.05 * rounds, 60) << i;   // six standard deviations
+}
+
+TEST(CodecBytes, AThresholdLooksAtMagnitudes) {
+  const std::vector<float> negative = MakeVector(kNegative, 300, 20);   // -1.5 to -0.5
+  const std::vector<float> decoded = Decode(*Named("threshold:1"), Encode(*Named("threshold:1"), negative, {}, 1).bytes, 300);
+  for (size_t i = 0; i < 300; ++i) ASSERT_EQ(decoded[i] != 0, negative[i] <= -1.0f) << i;
+}
+
+// Two lossy parts, one residual: what the second loses is there as well as what the first leaves out.
+TEST(CodecBytes, AChainHasOneResidual) {
+  for (const char* name : {"topk:0.1+int4", "randk:0.1+fp16", "threshold:0.01+mxfp8"}) {
+    const std::vector<float> g = MakeVector(kGaussian, 1000, 21);
+    const Encoded encoded = Encode(*Named(name), g, {}, 1);
+    const std::vector<float> decoded = Decode(*Named(name), encoded.bytes, 1000);
+    size_t rounded = 0;
+    for (size_t i = 0; i < 1000; ++i) {
+      ASSERT_EQ(encoded.residual[i], g[i] - decoded[i]) << name;
+      rounded += decoded[i] != 0 && encoded.residual[i] != 0;
+    }
+    EXPECT_GT(rounded, 20u) << name;
+  }
+}
+
 TEST(CodecBytes, SaturationLeavesTheRestInTheResidual) {
   EXPECT_EQ(Encode(*Named("fp16"), {100000.0f, -70000.0f}, {}, 1).residual, (std::vector<float>{34496.0f, -4496.0f}));
   // Top-k moves its exponent instead: nothing saturates but the last bit.
@@ -452,6 +561,19 @@ TEST(CodecBytes, ValidateRefusesWhatNoEncoderWrites) {
   EXPECT_FALSE(valid("mxfp8", "F7 01", 1));       // scale 247
   EXPECT_FALSE(valid("mxfp8", "7F 7F", 1));       // NaN
   EXPECT_FALSE(valid("mxfp8", "7F FF", 1));
+  EXPECT_TRUE(valid("randk:1", "01000000 02 01 0000 003C 0000000000000000", 3));
+  EXPECT_FALSE(valid("randk:1", "01000000 02 01 0000 003C 00000000000000", 3));        // a short key
+  EXPECT_FALSE(valid("randk:1", "04000000 02 05 0000 00000000 0000 0000000000000000", 3));   // 4 of 3
+  EXPECT_FALSE(valid("randk:1", "01000000 03 01 0000 003C 00", 1));                    // form 3
+  EXPECT_FALSE(valid("randk:1", "01000000 00 01 0100 003C 00", 1));                    // reserved bytes
+  EXPECT_FALSE(valid("randk:1", "01000000 00 04 0000 003C 00", 1));                    // values in topk
+  EXPECT_FALSE(valid("randk:1", "01000000 00 07 0000 003C 00", 1));                    // in qsgd
+  EXPECT_FALSE(valid("randk:1", "01000000 00 09 0000 003C 00", 1));                    // in itself
+  EXPECT_FALSE(valid("randk:1", "01000000 00 FF 0000 003C 00", 1));                    // in nothing
+  EXPECT_FALSE(valid("randk:1", "01000000 00 01 0000 007C 00", 1));                    // infinity
+  EXPECT_TRUE(valid("randk:1", "01000000 00 00 0000 0000803F 00", 1));
+  EXPECT_FALSE(valid("randk:1", "01000000 00 00 0000 0000807F 00", 1));                // infinity as it is
+  EXPECT_FALSE(valid("randk:1", "FFFFFFFF 00 06 0000 00", SIZE_MAX));                  // an absurd count
   EXPECT_TRUE(valid("topk:1", "01000000 0000 00 00 003C 00", 1));
   EXPECT_FALSE(valid("topk:1", "01000000 0000 00 00 007C 00", 1));        // infinity
   EXPECT_FALSE(valid("topk:1", "01000000 7100 00 00 003C 00", 1));        // exponent 113

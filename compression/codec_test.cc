@@ -21,7 +21,10 @@ class EveryCodec : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Names, EveryCodec,
                          testing::Values("none", "fp16", "bf16", "int8", "topk:0.01", "topk:0.3", "topk:1", "int8:stochastic", "int4",
-                                         "int4:stochastic", "onebit", "terngrad", "qsgd:7", "qsgd:127", "mxfp8"),
+                                         "int4:stochastic", "onebit", "terngrad", "qsgd:7", "qsgd:127", "mxfp8", "randk:0.01",
+                                         "randk:1", "threshold:0.001", "threshold:1e-38", "topk:0.01+int8", "topk:1+none",
+                                         "topk:0.3+int4:stochastic", "topk:0.1+onebit", "threshold:0.5+mxfp8",
+                                         "randk:0.2+bf16"),
                          [](const auto& info) { return std::to_string(info.index); });
 
 TEST_P(EveryCodec, DecodesWhatTheResidualLeaves) {
@@ -44,7 +47,7 @@ TEST_P(EveryCodec, DecodesWhatTheResidualLeaves) {
 }
 
 TEST_P(EveryCodec, SizeIsExactOrBounded) {
-  const bool fixed = codec_->id() != CodecId::kTopK;
+  const bool fixed = codec_->id() != CodecId::kTopK && codec_->id() != CodecId::kSparse;
   for (int shape = 0; shape < kShapes; ++shape) {
     for (const size_t n : kSizes) {
       const Encoded encoded = Encode(*codec_, MakeVector(shape, n, 3), {}, 1);
@@ -168,19 +171,22 @@ TEST_P(EveryCodec, DamagedBytesAreRefusedOrHarmless) {
 
 TEST(MakeCodec, NamesAndFlags) {
   for (const char* name : {"none", "fp16", "bf16", "int8", "topk:0.01", "topk:1e-3", "int8:stochastic", "int4",
-                           "int4:stochastic", "onebit", "terngrad", "qsgd:7", "mxfp8"}) {
+                           "int4:stochastic", "onebit", "terngrad", "qsgd:7", "mxfp8", "randk:0.1", "threshold:0.001",
+                           "topk:0.01+int8", "topk:0.1+int8:stochastic", "threshold:0.1+none"}) {
     const std::unique_ptr<Codec> codec = Named(name);
     EXPECT_EQ(codec->name(), name);
     EXPECT_EQ(codec->lossless(), codec->id() == CodecId::kNone);
-    EXPECT_EQ(codec->biased(), codec->id() == CodecId::kTopK || codec->id() == CodecId::kOneBit);
+    EXPECT_EQ(codec->biased(), codec->id() == CodecId::kTopK || codec->id() == CodecId::kOneBit ||
+                                   codec->id() == CodecId::kSparse);
     EXPECT_EQ(codec->uses_residual(), codec->id() != CodecId::kNone && codec->id() != CodecId::kQsgd);
-    EXPECT_EQ(codec->random(), codec->id() == CodecId::kQsgd || codec->name().ends_with(":stochastic"));
+    EXPECT_EQ(codec->random(), codec->id() == CodecId::kQsgd || codec->name().ends_with(":stochastic") ||
+                                   codec->name().starts_with("randk"));
     ASSERT_NE(DecoderFor(static_cast<uint16_t>(codec->id())), nullptr);
     EXPECT_EQ(DecoderFor(static_cast<uint16_t>(codec->id()))->id(), codec->id());
   }
-  EXPECT_EQ(DecoderFor(9), nullptr);
+  EXPECT_EQ(DecoderFor(10), nullptr);
   EXPECT_EQ(DecoderFor(65535), nullptr);
-  EXPECT_EQ(KnownCodecs().size(), 10u);
+  EXPECT_EQ(KnownCodecs().size(), 12u);
 }
 
 TEST(MakeCodec, ErrorsSayWhatWouldDo) {
@@ -191,6 +197,19 @@ TEST(MakeCodec, ErrorsSayWhatWouldDo) {
   EXPECT_NE(error("fp16:2").find("no parameter"), std::string::npos) << error("fp16:2");
   EXPECT_NE(error("int8:random").find("int8:stochastic"), std::string::npos) << error("int8:random");
   EXPECT_NE(error("qsgd:128").find("1 to 127"), std::string::npos) << error("qsgd:128");
+  // Chains that make no sense.
+  EXPECT_NE(error("int8+fp16").find("int8 sends every element"), std::string::npos) << error("int8+fp16");
+  EXPECT_NE(error("topk:0.1+topk:0.1").find("both parts pick elements"), std::string::npos) << error("topk:0.1+topk:0.1");
+  EXPECT_NE(error("topk:0.1+randk:0.1").find("both parts pick elements"), std::string::npos) << error("topk:0.1+randk:0.1");
+  EXPECT_NE(error("topk:0.1+qsgd:7").find("residual"), std::string::npos) << error("topk:0.1+qsgd:7");
+  EXPECT_NE(error("topk:0.1+terngrad").find("residual"), std::string::npos) << error("topk:0.1+terngrad");
+  EXPECT_NE(error("topk:0.1+int8+int8").find("two parts"), std::string::npos) << error("topk:0.1+int8+int8");
+  EXPECT_NE(error("topk:0.1+int9").find("nearest is \"int8\""), std::string::npos) << error("topk:0.1+int9");
+  EXPECT_NE(error("topk+int8").find("topk:<ratio>"), std::string::npos) << error("topk+int8");
+  EXPECT_LT(error("topk:0.1+" + std::string(1 << 20, '+')).size(), 300u);
+  for (const char* name : {"+", "topk:0.1+", "+int8", "randk", "randk:0", "threshold:", "threshold:0", "threshold:-1",
+                           "threshold:inf", "threshold:nan", "int8+topk:0.1"})
+    EXPECT_FALSE(error(name).empty()) << name;
   for (const char* name : {"int8:", "int4:7", "onebit:1", "qsgd", "qsgd:0", "qsgd:-1", "qsgd:1.5", "qsgd:", "topk:", "topk:0", "topk:-1", "topk:1.01", "topk:nan", "topk:inf", "topk:0.1x", ""})
     EXPECT_FALSE(error(name).empty()) << name;
   EXPECT_LT(error("topk:" + std::string(1 << 20, '1')).size(), 300u);

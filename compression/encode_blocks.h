@@ -26,6 +26,10 @@ inline absl::Status CheckEncodeArguments(const Codec& codec, const EncodeInput& 
   if (!input.residual_out.empty() && input.residual_out.size() != n)
     return absl::InvalidArgumentError(absl::StrCat(codec.name(), ": the new residual has ", input.residual_out.size(),
                                                    " elements, the gradient ", n));
+  if (const size_t state = codec.StateBytes(n); (!input.state.empty() && input.state.size() != state) ||
+                                                (!input.state_out.empty() && input.state_out.size() != state))
+    return absl::InvalidArgumentError(absl::StrCat(codec.name(), ": a state of ", input.state.size(), " bytes, a new one of ",
+                                                   input.state_out.size(), "; ", n, " elements have ", state));
   if (out.size() < codec.MaxEncodedBytes(n))
     return absl::InvalidArgumentError(absl::StrCat(codec.name(), ": room for ", out.size(), " bytes, ", n,
                                                    " elements may take ", codec.MaxEncodedBytes(n)));

@@ -21,5 +21,10 @@ absl::StatusOr<std::unique_ptr<Codec>> MakeOneBit(std::string_view);
 absl::StatusOr<std::unique_ptr<Codec>> MakeTernGrad(std::string_view);
 absl::StatusOr<std::unique_ptr<Codec>> MakeQsgd(std::string_view levels);
 absl::StatusOr<std::unique_ptr<Codec>> MakeTopK(std::string_view ratio);
+absl::StatusOr<std::unique_ptr<Codec>> MakeRandK(std::string_view ratio);
+absl::StatusOr<std::unique_ptr<Codec>> MakeThreshold(std::string_view value);
+
+// picks: the name of the first part, which is known to be a codec.
+absl::StatusOr<std::unique_ptr<Codec>> MakeChain(std::string_view picks, std::unique_ptr<Codec> values);
 
 }  // namespace sluice::compression

@@ -14,13 +14,12 @@
 #include <cmath>
 #include <memory>
 
-#include "absl/strings/numbers.h"
 #include "base/status_macros.h"
 #include "compression/encode_blocks.h"
 #include "compression/half.h"
 #include "compression/index_pack.h"
 #include "compression/registry.h"
-#include "compression/topk_select.h"
+#include "compression/selection.h"
 
 namespace sluice::compression {
 namespace {
@@ -39,7 +38,7 @@ struct Header {
 
 class TopK final : public Codec {
  public:
-  TopK(double ratio, std::string name) : ratio_(ratio), name_(std::move(name)) {}
+  explicit TopK(std::unique_ptr<Selector> selector) : selector_(std::move(selector)), name_(selector_->name()) {}
 
   CodecId id() const override { return CodecId::kTopK; }
   std::string name() const override { return name_; }
@@ -47,7 +46,7 @@ class TopK final : public Codec {
   bool biased() const override { return true; }
 
   uint64_t MaxEncodedBytes(uint64_t n) const override {
-    const uint64_t k = EntriesFor(n);
+    const uint64_t k = selector_->MostEntries(n);
     return kHeaderBytes + 2 * k + std::min(BitmapBytes(n), MaxPackedGapBytes(k, n));
   }
 
@@ -75,11 +74,6 @@ class TopK final : public Codec {
   }
 
  private:
-  uint64_t EntriesFor(uint64_t n) const {
-    if (n == 0) return 0;
-    return std::clamp<uint64_t>(static_cast<uint64_t>(std::ceil(ratio_ * static_cast<double>(n))), 1, n);
-  }
-
   template <typename F>
   absl::Status Visit(ConstBytes in, size_t n, F f) const;
 
@@ -92,8 +86,8 @@ class TopK final : public Codec {
     });
   }
 
-  double ratio_;
-  std::string name_;
+  const std::unique_ptr<Selector> selector_;
+  const std::string name_;
 };
 
 absl::StatusOr<size_t> TopK::Encode(const EncodeInput& input, MutableBytes out) const {
@@ -105,14 +99,7 @@ absl::StatusOr<size_t> TopK::Encode(const EncodeInput& input, MutableBytes out) 
   std::unique_ptr<float[]> scratch;
   float* p = input.residual_out.data();
   if (input.residual_out.empty()) p = (scratch = std::make_unique_for_overwrite<float[]>(n)).get();
-  TopKSelector selector;
-  for (size_t begin = 0; begin < n; begin += kCompensateBlock) {
-    const size_t length = std::min(kCompensateBlock, n - begin);
-    Compensate(input, begin, length, p + begin);
-    selector.Count({p + begin, length});
-  }
-  const std::vector<uint32_t> indices = selector.Select({p, n}, EntriesFor(n));
-
+  const std::vector<uint32_t> indices = selector_->Select(input, p);
   std::vector<float> values(indices.size());
   uint32_t largest = 0;
   for (size_t j = 0; j < indices.size(); ++j) {
@@ -172,13 +159,9 @@ absl::Status TopK::Visit(ConstBytes in, size_t n, F f) const {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Codec>> MakeTopK(std::string_view parameter) {
-  const std::string text(parameter.substr(0, 80));
-  double ratio = 0;
-  if (text.size() != parameter.size() || !absl::SimpleAtod(text, &ratio) || !(ratio > 0 && ratio <= 1))
-    return absl::InvalidArgumentError(
-        absl::StrCat("codec \"topk:", text, "\": the ratio must be a number above 0 and at most 1, as in topk:0.01"));
-  return std::make_unique<TopK>(ratio, absl::StrCat("topk:", text));
+absl::StatusOr<std::unique_ptr<Codec>> MakeTopK(std::string_view ratio) {
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Selector> selector, MakeTopKSelector(ratio));
+  return std::make_unique<TopK>(std::move(selector));
 }
 
 }  // namespace sluice::compression

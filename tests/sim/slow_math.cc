@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "base/philox.h"
 
 namespace sluice::sim {
 namespace {
@@ -18,27 +19,19 @@ float HalfToFloat(uint16_t half) {
   return static_cast<float>((half & 0x8000) != 0 ? -magnitude : magnitude);
 }
 
-absl::StatusOr<std::vector<float>> DecodeTopK(ConstBytes in, size_t n) {
-  if (in.size() < 8) return Bad("topk without a header");
-  const uint32_t count = LoadLe<uint32_t>(in.data());
-  const int exponent = LoadLe<int16_t>(in.data() + 4);
-  const int form = std::to_integer<int>(in[6]);
-  if (count > n || in.size() < 8 + 2 * size_t{count}) return Bad("topk with too many entries");
-  const std::byte* const indices = in.data() + 8 + 2 * size_t{count};
-  const size_t index_bytes = in.size() - 8 - 2 * size_t{count};
+absl::StatusOr<std::vector<uint64_t>> ReadIndices(ConstBytes in, int form, uint64_t count, size_t n) {
   const auto bit = [&](size_t byte, size_t position) {
-    return byte + position / 8 < index_bytes &&
-           (std::to_integer<int>(indices[byte + position / 8]) >> (position % 8) & 1) != 0;
+    return byte + position / 8 < in.size() && (std::to_integer<int>(in[byte + position / 8]) >> (position % 8) & 1) != 0;
   };
-  std::vector<size_t> at;
+  std::vector<uint64_t> at;
   if (form == 1) {
     for (size_t i = 0; i < n; ++i)
       if (bit(0, i)) at.push_back(i);
   } else {
     size_t byte = 0, next = 0;
     while (at.size() < count) {
-      if (byte >= index_bytes) return Bad("topk indices end early");
-      const size_t width = std::to_integer<size_t>(indices[byte++]);
+      if (byte >= in.size()) return Bad("indices end early");
+      const size_t width = std::to_integer<size_t>(in[byte++]);
       const size_t members = std::min<size_t>(64, count - at.size());
       for (size_t j = 0; j < members; ++j) {
         size_t gap = 0;
@@ -49,10 +42,20 @@ absl::StatusOr<std::vector<float>> DecodeTopK(ConstBytes in, size_t n) {
       byte += (members * width + 7) / 8;
     }
   }
-  if (at.size() != count || (!at.empty() && at.back() >= n)) return Bad("topk indices");
+  if (at.size() != count || (!at.empty() && at.back() >= n)) return Bad("indices");
+  return at;
+}
+
+absl::StatusOr<std::vector<float>> DecodeTopK(ConstBytes in, size_t n) {
+  if (in.size() < 8) return Bad("topk without a header");
+  const uint32_t count = LoadLe<uint32_t>(in.data());
+  const int exponent = LoadLe<int16_t>(in.data() + 4);
+  if (count > n || in.size() < 8 + 2 * size_t{count}) return Bad("topk with too many entries");
+  const auto at = ReadIndices(in.subspan(8 + 2 * size_t{count}), std::to_integer<int>(in[6]), count, n);
+  if (!at.ok()) return at.status();
   std::vector<float> out(n, 0.0f);
   const float unit = static_cast<float>(std::ldexp(1.0, exponent));
-  for (size_t j = 0; j < count; ++j) out[at[j]] = HalfToFloat(LoadLe<uint16_t>(in.data() + 8 + 2 * j)) * unit;
+  for (size_t j = 0; j < count; ++j) out[(*at)[j]] = HalfToFloat(LoadLe<uint16_t>(in.data() + 8 + 2 * j)) * unit;
   return out;
 }
 
@@ -123,6 +126,38 @@ absl::StatusOr<std::vector<float>> DecodeQsgd(ConstBytes in, size_t n) {
     if (code >= 1 << (bits - 1)) code -= 1 << bits;
     out[i] = static_cast<float>(code) * LoadLe<float>(in.data() + 4 + 4 * block);
   }
+  return out;
+}
+
+absl::StatusOr<std::vector<float>> DecodeSparse(ConstBytes in, size_t n) {
+  if (in.size() < 8) return Bad("sparse without a header");
+  const uint64_t count = LoadLe<uint32_t>(in.data());
+  const int form = std::to_integer<int>(in[4]), id = std::to_integer<int>(in[5]);
+  const size_t sizes[] = {4 * count, 2 * count, 2 * count, count + 4 * ((count + 127) / 128), 0,
+                          (count + 1) / 2 + 4 * ((count + 127) / 128), (count + 7) / 8 + 4 * ((count + 255) / 256), 0,
+                          count + (count + 31) / 32};
+  if (id > 8 || id == 4 || id == 7) return Bad("sparse with values of another codec");
+  const size_t value_bytes = sizes[id];
+  if (count > n || in.size() < 8 + value_bytes) return Bad("sparse with too many entries");
+  const auto values = SlowDecode(static_cast<uint16_t>(id), in.subspan(8, value_bytes), count);
+  if (!values.ok()) return values.status();
+  const ConstBytes packed = in.subspan(8 + value_bytes);
+  std::vector<uint64_t> indices;
+  if (form == 2) {
+    if (packed.size() != 8) return Bad("drawn indices without their key");
+    for (uint64_t j = 0; j < count; ++j) {
+      const uint64_t draw = Philox4x32({static_cast<uint32_t>(j / 4), 0, 0, 0},
+                                       {LoadLe<uint32_t>(packed.data()), LoadLe<uint32_t>(packed.data() + 4)})[j % 4];
+      const uint64_t begin = j * n / count, end = (j + 1) * n / count;
+      indices.push_back(begin + draw * (end - begin) / 4294967296);
+    }
+  } else if (auto read = ReadIndices(packed, form, count, n); read.ok()) {
+    indices = *std::move(read);
+  } else {
+    return read.status();
+  }
+  std::vector<float> out(n);
+  for (size_t j = 0; j < count; ++j) out[indices[j]] = (*values)[j];
   return out;
 }
 
@@ -203,6 +238,7 @@ absl::StatusOr<std::vector<float>> SlowDecode(uint16_t codec, ConstBytes payload
       }
       return out;
     }
+    case 9: return DecodeSparse(payload, n);
     default: return Bad(absl::StrCat("codec ", codec));
   }
 }
