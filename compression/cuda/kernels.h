@@ -1,0 +1,33 @@
+// Codecs on a GPU: they write the same bytes as the CPU's (docs/codecs.md), and leave the same residuals, bit for bit.
+// Nothing here allocates or waits: calls enqueue work on the stream; tasks and all that they point to must stay until
+// that work is done. One call serves several partitions.
+//
+// Arrays of tasks and all that they name lie in device memory. Floats are aligned to 4 bytes; encodings may lie
+// anywhere. Both are fastest at multiples of 16. Arguments are not checked on the device: sizes are the caller's care.
+//
+// An Error is a cudaError_t, 0 if all is well; on the CPU emulator, 1 if the machine has a report.
+#pragma once
+
+#include <cstdint>
+
+#include "compression/cuda/tasks.h"
+
+namespace sluice::compression::cuda {
+
+using Stream = void*;   // cudaStream_t, or the emulator's simt::Machine*
+using Error = int;
+
+enum class Format : uint8_t { kNone, kFp16, kBf16, kInt8 };
+
+// p = gradient + scale * residual, its encoding, and the new residual, in one pass.
+Error Encode(Format format, Batch<EncodeTask> batch, Stream stream);
+
+// out = the decoded values, or out += them. Encodings from strangers are validated before (compression/codec.h); any
+// bytes are safe.
+Error Decode(Format format, Batch<DecodeTask> batch, Stream stream);
+Error DecodeAdd(Format format, Batch<DecodeTask> batch, Stream stream);
+
+// *task.first = index of the first NaN or infinity, or n.
+Error FirstNonfinite(Batch<FindTask> batch, Stream stream);
+
+}  // namespace sluice::compression::cuda

@@ -1,0 +1,147 @@
+// The kernels of fp16, bf16, int8 and none against the CPU's codecs: bytes and residuals, bit for bit, under several
+// schedules.
+#include <bit>
+#include <limits>
+
+#include <gtest/gtest.h>
+
+#include "compression/cuda/kernels.h"
+#include "tests/simt/partitions.h"
+
+namespace sluice::simt {
+namespace {
+
+namespace cuda = compression::cuda;
+using compression::Bits;
+using compression::cuda::DecodeTask;
+using compression::cuda::EncodeTask;
+using compression::cuda::FindTask;
+using compression::cuda::Format;
+
+struct Case {
+  const char* codec;
+  Format format;
+};
+
+class Dense : public testing::TestWithParam<Case> {
+ protected:
+  std::unique_ptr<compression::Codec> codec_ = compression::Named(GetParam().codec);
+};
+INSTANTIATE_TEST_SUITE_P(Codecs, Dense,
+                         testing::Values(Case{"none", Format::kNone}, Case{"fp16", Format::kFp16},
+                                         Case{"bf16", Format::kBf16}, Case{"int8", Format::kInt8}),
+                         [](const auto& info) { return std::string(info.param.codec); });
+
+void ExpectSameBits(const std::vector<float>& got, const std::vector<float>& expected, const std::string& what) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_EQ(Bits(got[i]), Bits(expected[i])) << what << ", at " << i << ": " << got[i] << ", not " << expected[i];
+}
+
+// Encodes all partitions in one launch, and compares.
+void ExpectEncodesAsTheCpu(const compression::Codec& codec, Format format, const std::vector<Partition>& partitions,
+                           uint64_t schedule) {
+  std::vector<Guarded<float>> gradients, residuals, outs;
+  std::vector<Guarded<uint8_t>> bytes;
+  std::vector<EncodeTask> tasks;
+  for (const Partition& p : partitions) {
+    gradients.emplace_back(p.gradient, p.offset);
+    residuals.emplace_back(p.residual, p.offset);
+    outs.emplace_back(p.wants_residual ? p.gradient.size() : 0, p.offset);
+    bytes.emplace_back(codec.MaxEncodedBytes(p.gradient.size()), p.offset);
+    tasks.push_back({gradients.back().data(), p.residual.empty() ? nullptr : residuals.back().data(),
+                     p.wants_residual ? outs.back().data() : nullptr, bytes.back().data(), p.gradient.size(), p.scale});
+  }
+  Machine machine(schedule);
+  ASSERT_EQ(cuda::Encode(format, BatchOf(tasks), &machine), 0) << machine.report();
+  for (size_t i = 0; i < partitions.size(); ++i) {
+    const Partition& p = partitions[i];
+    const compression::Encoded expected = compression::Encode(codec, p.gradient, p.residual, p.scale);
+    ASSERT_TRUE(std::ranges::equal(std::as_bytes(std::span(bytes[i].data(), bytes[i].size())), expected.bytes))
+        << codec.name() << ": other bytes, " << p.what;
+    if (p.wants_residual) ExpectSameBits(outs[i].values(), expected.residual, "residual, " + p.what);
+    bytes[i].ExpectMarginsUntouched("the encoding, " + p.what);
+    outs[i].ExpectMarginsUntouched("the residual, " + p.what);
+  }
+}
+
+TEST_P(Dense, EncodesTheSameBytesAndResidualsAsTheCpu) {
+  for (int shape = 0; shape < compression::kShapes; ++shape)
+    for (const uint64_t seed : {1, 2, 3})
+      ExpectEncodesAsTheCpu(*codec_, GetParam().format, NastyPartitions(shape, seed), seed + 10);
+}
+
+TEST_P(Dense, EncodesMoreRowsThanTheBlocksOfOneWave) {
+  Partition large;
+  large.what = "large";
+  large.gradient = compression::MakeVector(compression::kMixed, 100003, 1);
+  large.residual = compression::MakeVector(compression::kGaussian, 100003, 2);
+  Partition small;
+  small.what = "small, beside it";
+  small.gradient = {1, -2, 1e6f};
+  ExpectEncodesAsTheCpu(*codec_, GetParam().format, {large, small}, 5);
+}
+
+TEST_P(Dense, DecodesAndAddsAsTheCpu) {
+  for (int shape = 0; shape < compression::kShapes; ++shape) {
+    for (const bool add : {false, true}) {
+      const std::vector<Partition> partitions = NastyPartitions(shape, 7 + add);
+      std::vector<Guarded<uint8_t>> bytes;
+      std::vector<Guarded<float>> outs;
+      std::vector<DecodeTask> tasks;
+      std::vector<std::vector<float>> expected;
+      for (const Partition& p : partitions) {
+        const std::vector<std::byte> encoding = compression::Encode(*codec_, p.gradient, p.residual, p.scale).bytes;
+        std::vector<float> sum = p.gradient;
+        bytes.emplace_back(encoding.size(), p.offset);
+        std::copy(encoding.begin(), encoding.end(), reinterpret_cast<std::byte*>(bytes.back().data()));
+        outs.emplace_back(sum, p.offset);
+        tasks.push_back({bytes.back().data(), outs.back().data(), sum.size()});
+        ASSERT_TRUE((add ? codec_->DecodeAdd(encoding, sum) : codec_->Decode(encoding, sum)).ok());
+        expected.push_back(std::move(sum));
+      }
+      Machine machine(static_cast<uint64_t>(shape));
+      const auto decode = add ? cuda::DecodeAdd : cuda::Decode;
+      ASSERT_EQ(decode(GetParam().format, BatchOf(tasks), &machine), 0) << machine.report();
+      for (size_t i = 0; i < partitions.size(); ++i) {
+        ExpectSameBits(outs[i].values(), expected[i], partitions[i].what);
+        outs[i].ExpectMarginsUntouched(partitions[i].what);
+      }
+    }
+  }
+}
+
+TEST(FirstNonfinite, IsTheLowestIndexUnderEverySchedule) {
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<std::vector<float>> inputs;
+  for (const size_t n : {0, 1, 31, 128, 129, 5000})
+    for (const size_t bad : {size_t{0}, n / 2, n - 1, n}) {
+      std::vector<float> values = compression::MakeVector(compression::kHuge, n, bad);
+      if (bad < n) values[bad] = bad % 2 == 0 ? nan : -inf;
+      for (size_t i = bad + 1; i < n; i += 3) values[i] = inf;
+      inputs.push_back(std::move(values));
+    }
+  for (uint64_t schedule = 0; schedule < 6; ++schedule) {
+    std::vector<Guarded<float>> values;
+    std::vector<uint64_t> found(inputs.size(), 12345);
+    std::vector<FindTask> tasks;
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      values.emplace_back(inputs[i], (i + schedule) % 4);
+      tasks.push_back({values.back().data(), inputs[i].size(), &found[i]});
+    }
+    Machine machine(schedule);
+    ASSERT_EQ(cuda::FirstNonfinite(BatchOf(tasks), &machine), 0) << machine.report();
+    for (size_t i = 0; i < inputs.size(); ++i) EXPECT_EQ(found[i], compression::FirstNonfinite(inputs[i])) << i;
+  }
+}
+
+TEST(Launches, AnEmptyBatchIsNoLaunchAndALargeOneIsRefused) {
+  Machine machine(1);
+  EXPECT_EQ(cuda::Encode(Format::kInt8, {nullptr, 0, 0}, &machine), 0);
+  EXPECT_EQ(cuda::Decode(Format::kFp16, {nullptr, 3, 0}, &machine), 0);
+  EXPECT_EQ(machine.switches(), 0u);
+  EXPECT_NE(cuda::DecodeAdd(Format::kNone, {nullptr, 65536, 1}, &machine), 0);
+}
+
+}  // namespace
+}  // namespace sluice::simt

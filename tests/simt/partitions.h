@@ -1,0 +1,85 @@
+// Batches of partitions for the kernel tests: each array lies in a buffer of its own with margins that nothing may
+// touch, at an offset of its own from aligned addresses.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "compression/cuda/kernels.h"
+#include "compression/test_vectors.h"
+#include "tests/simt/machine.h"
+
+namespace sluice::simt {
+
+template <typename T>
+class Guarded {
+ public:
+  static constexpr size_t kMargin = 64;
+
+  // `offset` elements behind an address that is a multiple of 64.
+  Guarded(size_t n, size_t offset) : size_(n), bytes_(n * sizeof(T) + offset * sizeof(T) + 3 * kMargin, kFill) {
+    const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
+    data_ = bytes_.data() + (64 - address % 64) % 64 + kMargin + offset * sizeof(T);
+  }
+  Guarded(const std::vector<T>& values, size_t offset) : Guarded(values.size(), offset) {
+    if (!values.empty()) std::memcpy(data_, values.data(), values.size() * sizeof(T));
+  }
+  Guarded(Guarded&&) = default;
+
+  T* data() { return reinterpret_cast<T*>(data_); }
+  size_t size() const { return size_; }
+  std::vector<T> values() { return {data(), data() + size_}; }
+  void ExpectMarginsUntouched(const std::string& what) const {
+    const unsigned char* end = data_ + size_ * sizeof(T);
+    const auto filled = [](unsigned char byte) { return byte == kFill; };
+    EXPECT_TRUE(std::all_of(bytes_.data(), const_cast<const unsigned char*>(data_), filled)) << "before " << what;
+    EXPECT_TRUE(std::all_of(end, bytes_.data() + bytes_.size(), filled)) << "behind " << what;
+  }
+
+ private:
+  static constexpr unsigned char kFill = 0xEE;
+  size_t size_;
+  std::vector<unsigned char> bytes_;
+  unsigned char* data_;
+};
+
+// One partition: what goes in, and what the CPU's codec makes of it.
+struct Partition {
+  std::string what;
+  std::vector<float> gradient, residual;   // residual empty = none
+  float scale = 1;
+  size_t offset = 0;                       // of floats and of bytes
+  bool wants_residual = true;
+};
+
+// Sizes round the borders of lanes, rows and blocks; every shape, several offsets, with and without residuals.
+inline std::vector<Partition> NastyPartitions(int shape, uint64_t seed) {
+  std::vector<Partition> partitions;
+  size_t i = 0;
+  for (const size_t n : {0, 1, 3, 31, 127, 128, 129, 1000, 1023, 1025, 4099}) {
+    Partition p;
+    p.what = "shape " + std::to_string(shape) + ", n " + std::to_string(n) + ", seed " + std::to_string(seed);
+    p.gradient = compression::MakeVector(shape, n, seed);
+    const int residual_shape = (shape + static_cast<int>(i)) % compression::kShapes;
+    if ((i + seed) % 4 != 0) p.residual = compression::MakeVector(residual_shape, n, seed + 100);
+    p.scale = i % 3 == 0 ? 1.0f : 0.3f;
+    p.offset = (i + seed) % 5 == 0 ? i % 4 : 0;
+    p.wants_residual = (i + seed) % 7 != 0;
+    partitions.push_back(std::move(p));
+    ++i;
+  }
+  return partitions;
+}
+
+template <typename Task>
+compression::cuda::Batch<Task> BatchOf(const std::vector<Task>& tasks) {
+  uint64_t largest = 0;
+  for (const Task& task : tasks) largest = std::max(largest, task.n);
+  return {tasks.data(), static_cast<uint32_t>(tasks.size()), largest};
+}
+
+}  // namespace sluice::simt
