@@ -10,4 +10,9 @@ namespace sluice {
 // `from` is loaded once (a peer may be writing it). Stores are visible, in order, to whoever synchronizes with this thread.
 void StreamCopy(ConstBytes from, MutableBytes to);
 
+// For what is made piece by piece in a buffer that stays in the first-level cache: one piece past the cache, whatever its
+// size. StreamFence() once after the last piece, before anyone else looks.
+void StreamPiece(ConstBytes from, MutableBytes to);
+void StreamFence();
+
 }  // namespace sluice

@@ -48,7 +48,9 @@ constexpr Entry kEntries[] = {
      "the share <ratio> of elements at random places, as fp16 without indices; biased: needs error feedback; +CODEC as well",
      MakeRandK},
     {"threshold", Parameter::kNeeded, "<value>",
-     "elements whose magnitude is <value> or more, as fp16; biased: needs error feedback; +CODEC as well", MakeThreshold},
+     "elements whose magnitude is <value> or more, as fp16; biased: needs error feedback; +CODEC as well; "
+     "threshold:auto:<ratio> follows the gradient towards that share",
+     MakeThreshold},
 };
 
 // A codec of each CodecId, in their order. Decoders ignore the parameter; the one here has the largest encodings.

@@ -477,6 +477,55 @@ TEST(CodecBytes, AThresholdLooksAtMagnitudes) {
   for (size_t i = 0; i < 300; ++i) ASSERT_EQ(decoded[i] != 0, negative[i] <= -1.0f) << i;
 }
 
+// Rounds of threshold:auto against the page: the threshold, the count's bound, and how it comes back after a jump.
+TEST(CodecBytes, AdaptiveThresholdFollowsTheGradient) {
+  const size_t n = 20000;
+  const double k = 200;
+  const std::unique_ptr<Codec> codec = Named("threshold:auto:0.01+none");
+  Bytes state, next(codec->StateBytes(n)), out(codec->MaxEncodedBytes(n));
+  float threshold = 0;
+  double total = 0;
+  size_t exact = 0;
+  for (uint64_t t = 0; t < 60; ++t) {
+    std::vector<float> g = MakeVector(kGaussian, n, 300 + t);
+    const float factor = t < 20 ? 1.0f : t < 40 ? 50.0f : 1e-6f * (1.0f + 0.02f * static_cast<float>(t));
+    for (float& v : g) v *= factor;
+    size_t reach = 0;
+    for (const float v : g) reach += std::abs(v) >= threshold;
+    const bool fast = threshold > 0 && static_cast<double>(reach) <= 2 * k && static_cast<double>(reach) >= k / 2;
+    std::vector<float> sorted = g;
+    std::sort(sorted.begin(), sorted.end(), [](float a, float b) { return std::abs(a) > std::abs(b); });
+    const float least = fast ? threshold : std::abs(sorted[199]);
+    const Bytes slow = SlowSparse(g, Picks::kThreshold, least, "none");
+    const auto size =
+        codec->Encode({.gradient = g, .residual = {}, .residual_out = {}, .state = state, .state_out = next}, out);
+    ASSERT_TRUE(size.ok()) << size.status();
+    ASSERT_EQ(Bytes(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(*size)), slow) << t;
+    const uint32_t count = LoadLe<uint32_t>(slow.data());
+    threshold = fast ? threshold * std::sqrt(std::sqrt(std::sqrt(static_cast<float>(count) / 200.0f))) : least;
+    ASSERT_EQ(LoadLe<float>(next.data()), threshold) << t;
+    total += count;
+    exact += !fast;
+    state = next;
+  }
+  EXPECT_LE(exact, 3u);   // the first round and the two jumps
+  EXPECT_NEAR(total / 60, k, k * 0.05);
+}
+
+// From 65,536 elements on topk looks at a sample first: whatever it says, the bytes are the same.
+TEST(CodecBytes, TopKOfLargeTensorsIsExactWhateverItsSampleSays) {
+  const size_t n = 70001;
+  for (int shape = 0; shape < kShapes; ++shape) {
+    const std::vector<float> g = MakeVector(shape, n, 22);
+    ASSERT_EQ(EncodeBytes("topk:0.01", g), SlowTopK(g, 0.01)) << "shape " << shape;
+  }
+  std::vector<float> front(n, 0.0f), rising(n);   // everything where no line of the sample lies; sorted
+  for (size_t i = 0; i < n; ++i) rising[i] = static_cast<float>(i);
+  for (size_t i = 20; i < 270; ++i) front[i] = 1.0f + static_cast<float>(i);
+  for (size_t i = 300; i < 40000; ++i) front[i] = 1e-3f;
+  for (const std::vector<float>& g : {front, rising}) ASSERT_EQ(EncodeBytes("topk:0.01", g), SlowTopK(g, 0.01));
+}
+
 // Two lossy parts, one residual: what the second loses is there as well as what the first leaves out.
 TEST(CodecBytes, AChainHasOneResidual) {
   for (const char* name : {"topk:0.1+int4", "randk:0.1+fp16", "threshold:0.01+mxfp8"}) {

@@ -24,7 +24,7 @@ INSTANTIATE_TEST_SUITE_P(Names, EveryCodec,
                                          "int4:stochastic", "onebit", "terngrad", "qsgd:7", "qsgd:127", "mxfp8", "randk:0.01",
                                          "randk:1", "threshold:0.001", "threshold:1e-38", "topk:0.01+int8", "topk:1+none",
                                          "topk:0.3+int4:stochastic", "topk:0.1+onebit", "threshold:0.5+mxfp8",
-                                         "randk:0.2+bf16"),
+                                         "randk:0.2+bf16", "threshold:auto:0.01", "threshold:auto:0.2+int8"),
                          [](const auto& info) { return std::to_string(info.index); });
 
 TEST_P(EveryCodec, DecodesWhatTheResidualLeaves) {
@@ -133,6 +133,32 @@ TEST_P(EveryCodec, SizesThatDoNotMatchAreRefusedAndNothingIsWritten) {
   EXPECT_EQ(short_residual, std::vector<float>(299, 7.0f));
 }
 
+// State goes from one buffer to another and takes any bytes; without one the first round is repeated.
+TEST_P(EveryCodec, StateIsOutOfPlaceAndMayBeAnything) {
+  const size_t n = 1300, bytes = codec_->StateBytes(n);
+  const std::vector<float> g = MakeVector(kGaussian, n, 31);
+  const auto encode = [&](const std::vector<std::byte>& state, MutableBytes state_out) {
+    std::vector<std::byte> out(codec_->MaxEncodedBytes(n));
+    const auto size = codec_->Encode({.gradient = g, .residual = {}, .residual_out = {}, .random = kTestKey, .state = state,
+                                      .state_out = state_out}, out);
+    EXPECT_TRUE(size.ok()) << size.status();
+    out.resize(size.value_or(0));
+    EXPECT_TRUE(codec_->Validate(out, n).ok());
+    return out;
+  };
+  std::vector<std::byte> next(bytes), after(bytes), again(bytes);
+  const std::vector<std::byte> first = encode({}, next);
+  EXPECT_EQ(encode({}, {}), first);
+  const std::vector<std::byte> kept = next, second = encode(next, after);
+  EXPECT_EQ(next, kept);
+  EXPECT_EQ(encode(next, again), second);   // a skipped step is done again from the old state
+  EXPECT_EQ(again, after);
+  for (const uint8_t fill : {0x00, 0x7F, 0x80, 0xFF, 0x3F, 0x01}) encode(std::vector<std::byte>(bytes, std::byte{fill}), after);
+  std::vector<std::byte> out(codec_->MaxEncodedBytes(n)), wrong(bytes + 1);
+  EXPECT_FALSE(codec_->Encode({.gradient = g, .residual = {}, .residual_out = {}, .state = wrong}, out).ok());
+  EXPECT_FALSE(codec_->Encode({.gradient = g, .residual = {}, .residual_out = {}, .state_out = wrong}, out).ok());
+}
+
 TEST_P(EveryCodec, TruncatedLongerAndWrongSizedInputIsRefused) {
   for (const size_t n : {size_t{1}, size_t{200}, size_t{1025}}) {
     const Encoded encoded = Encode(*codec_, MakeVector(0, n, 8), {}, 1);
@@ -172,7 +198,8 @@ TEST_P(EveryCodec, DamagedBytesAreRefusedOrHarmless) {
 TEST(MakeCodec, NamesAndFlags) {
   for (const char* name : {"none", "fp16", "bf16", "int8", "topk:0.01", "topk:1e-3", "int8:stochastic", "int4",
                            "int4:stochastic", "onebit", "terngrad", "qsgd:7", "mxfp8", "randk:0.1", "threshold:0.001",
-                           "topk:0.01+int8", "topk:0.1+int8:stochastic", "threshold:0.1+none"}) {
+                           "topk:0.01+int8", "topk:0.1+int8:stochastic", "threshold:0.1+none", "threshold:auto:0.01",
+                           "threshold:auto:0.001+fp16"}) {
     const std::unique_ptr<Codec> codec = Named(name);
     EXPECT_EQ(codec->name(), name);
     EXPECT_EQ(codec->lossless(), codec->id() == CodecId::kNone);
@@ -208,7 +235,7 @@ TEST(MakeCodec, ErrorsSayWhatWouldDo) {
   EXPECT_NE(error("topk+int8").find("topk:<ratio>"), std::string::npos) << error("topk+int8");
   EXPECT_LT(error("topk:0.1+" + std::string(1 << 20, '+')).size(), 300u);
   for (const char* name : {"+", "topk:0.1+", "+int8", "randk", "randk:0", "threshold:", "threshold:0", "threshold:-1",
-                           "threshold:inf", "threshold:nan", "int8+topk:0.1"})
+                           "threshold:inf", "threshold:nan", "threshold:auto", "threshold:auto:", "threshold:auto:2", "int8+topk:0.1"})
     EXPECT_FALSE(error(name).empty()) << name;
   for (const char* name : {"int8:", "int4:7", "onebit:1", "qsgd", "qsgd:0", "qsgd:-1", "qsgd:1.5", "qsgd:", "topk:", "topk:0", "topk:-1", "topk:1.01", "topk:nan", "topk:inf", "topk:0.1x", ""})
     EXPECT_FALSE(error(name).empty()) << name;

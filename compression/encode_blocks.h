@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/stream_copy.h"
 #include "compression/codec.h"
 #include "compression/half.h"
 
@@ -70,18 +71,34 @@ inline void Compensate(const EncodeInput& input, size_t begin, size_t n, float* 
   for (size_t i = 0; i < n; ++i) p[i] = Saturate(g[i] + scale * e[i], std::numeric_limits<float>::max());
 }
 
+// Writes all of p and calls visit(begin, n, p of the block) for each block of it.
+template <typename Visit>
+void CompensateAll(const EncodeInput& input, float* p, Visit visit) {
+  const size_t n = input.gradient.size();
+  for (size_t begin = 0; begin < n; begin += kCompensateBlock) {
+    const size_t length = std::min(kCompensateBlock, n - begin);
+    Compensate(input, begin, length, p + begin);
+    visit(begin, length, p + begin);
+  }
+}
+
 // Calls encode(begin, n, p) for each block of kCompensateBlock elements (the last may be shorter). encode reads p and
-// leaves the residual there.
+// leaves the residual there. A large residual goes past the cache: nobody looks at it before the next round, and an ordinary
+// store would read each line before it is overwritten, a quarter of what an encoder moves.
 template <typename EncodeBlock>
 void EncodeInBlocks(const EncodeInput& input, EncodeBlock encode) {
+  constexpr size_t kStreamFrom = 64 << 10;   // elements
   const size_t n = input.gradient.size();
+  const bool wanted = !input.residual_out.empty(), stream = wanted && n >= kStreamFrom;
   alignas(64) float scratch[kCompensateBlock];
   for (size_t begin = 0; begin < n; begin += kCompensateBlock) {
     const size_t length = std::min(kCompensateBlock, n - begin);
-    float* p = input.residual_out.empty() ? scratch : input.residual_out.data() + begin;
+    float* p = wanted && !stream ? input.residual_out.data() + begin : scratch;
     Compensate(input, begin, length, p);
     encode(begin, length, p);
+    if (stream) StreamPiece(AsBytes({p, length}), AsWritableBytes(input.residual_out.subspan(begin, length)));
   }
+  if (stream) StreamFence();
 }
 
 }  // namespace sluice::compression

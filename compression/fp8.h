@@ -10,15 +10,22 @@ namespace sluice::compression {
 
 inline constexpr float kMaxE4M3 = 448.0f;
 
-inline uint8_t E4M3FromFloat(float value) {   // not for NaN
-  const uint32_t bits = std::bit_cast<uint32_t>(value);
+struct E4M3 {
+  uint32_t code;
+  float value;   // that the code stands for
+};
+
+inline E4M3 RoundToE4M3(float value) {   // not for NaN
+  const uint32_t bits = std::bit_cast<uint32_t>(value), sign = bits & 0x80000000;
   const uint32_t magnitude = std::min(bits & 0x7FFFFFFF, std::bit_cast<uint32_t>(kMaxE4M3));
   // Below 2^-6: adding 2^14, whose last bit is worth 2^-9 as a denormal's, leaves the rounding to the addition.
-  const uint32_t small =
-      std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0x1p14f) - std::bit_cast<uint32_t>(0x1p14f);
-  const uint32_t normal = ((magnitude + 0x7FFFF + (magnitude >> 20 & 1)) >> 20) - (120u << 3);
-  const uint32_t code = magnitude < std::bit_cast<uint32_t>(0x1p-6f) ? small : normal;
-  return static_cast<uint8_t>((bits >> 24 & 0x80) | code);
+  const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
+  const uint32_t rounded = (magnitude + 0x7FFFF + (magnitude >> 20 & 1)) & 0xFFF00000;
+  const bool small = magnitude < std::bit_cast<uint32_t>(0x1p-6f);
+  const uint32_t code = small ? std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0x1p14f)
+                              : (rounded >> 20) - (120u << 3);
+  const uint32_t near = small ? std::bit_cast<uint32_t>(shifted - 0x1p14f) : rounded;
+  return {sign >> 24 | code, std::bit_cast<float>(sign | near)};
 }
 
 inline float FloatFromE4M3(uint8_t code) {   // NaNs become 480

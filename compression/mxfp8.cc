@@ -23,8 +23,8 @@ size_t Blocks(size_t n) { return n / kBlock + (n % kBlock != 0); }
 // 2^(byte - 127), for bytes up to 254.
 float PowerOf(uint32_t byte) { return std::bit_cast<float>(byte == 0 ? 1u << 22 : byte << 23); }
 
-// Encodes one block; p becomes the residual. Returns the scale's byte.
-uint8_t EncodeBlock(float* __restrict p, size_t n, uint8_t* __restrict codes) {
+// Encodes one block; p becomes the residual. Returns the scale's byte. Codes have 32 bits each, as vectors of p have.
+uint8_t EncodeBlock(float* __restrict p, size_t n, uint32_t* __restrict codes) {
   uint32_t largest = 0;   // finite magnitudes compare as their bits do
   for (size_t i = 0; i < n; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(p[i]) & 0x7FFFFFFF);
   // A mantissa above 1.75 carries into the exponent; 448 is 1.75 * 2^8.
@@ -32,10 +32,15 @@ uint8_t EncodeBlock(float* __restrict p, size_t n, uint8_t* __restrict codes) {
   const uint32_t byte = std::min(std::max(exponent, 8u) - 8, kMaxScale);
   const float scale = PowerOf(byte), inverse = PowerOf(254 - byte);
   for (size_t i = 0; i < n; ++i) {
-    codes[i] = E4M3FromFloat(p[i] * inverse);
-    p[i] -= FloatFromE4M3(codes[i]) * scale;
+    const E4M3 rounded = RoundToE4M3(p[i] * inverse);
+    codes[i] = rounded.code;
+    p[i] -= rounded.value * scale;
   }
   return static_cast<uint8_t>(byte);
+}
+
+void Narrow(const uint32_t* __restrict wide, size_t n, uint8_t* __restrict codes) {
+  for (size_t i = 0; i < n; ++i) codes[i] = static_cast<uint8_t>(wide[i]);
 }
 
 class Mxfp8 final : public Codec {
@@ -51,9 +56,11 @@ class Mxfp8 final : public Codec {
     uint8_t* scales = reinterpret_cast<uint8_t*>(out.data());
     uint8_t* codes = scales + Blocks(input.gradient.size());
     EncodeInBlocks(input, [&](size_t begin, size_t n, float* p) {
+      uint32_t wide[kCompensateBlock];
       size_t i = 0;
-      for (; i + kBlock <= n; i += kBlock) scales[(begin + i) / kBlock] = EncodeBlock(p + i, kBlock, codes + begin + i);
-      if (i < n) scales[(begin + i) / kBlock] = EncodeBlock(p + i, n - i, codes + begin + i);
+      for (; i + kBlock <= n; i += kBlock) scales[(begin + i) / kBlock] = EncodeBlock(p + i, kBlock, wide + i);
+      if (i < n) scales[(begin + i) / kBlock] = EncodeBlock(p + i, n - i, wide + i);
+      Narrow(wide, n, codes + begin);
     });
     return MaxEncodedBytes(input.gradient.size());
   }

@@ -4,11 +4,13 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "base/philox.h"
 #include "base/status_macros.h"
+#include "compression/bit_planes.h"
 #include "compression/encode_blocks.h"
 #include "compression/topk_select.h"
 
@@ -25,21 +27,19 @@ absl::StatusOr<double> ParseRatio(const char* codec, std::string_view parameter)
   return ratio;
 }
 
-// k = max(1, ceil(ratio n)), the product in fp64.
-uint64_t EntriesFor(double ratio, uint64_t n) {
-  if (n == 0) return 0;
-  return std::clamp<uint64_t>(static_cast<uint64_t>(std::ceil(ratio * static_cast<double>(n))), 1, n);
-}
-
-// Calls visit(begin, length, p of the block) for each block of p.
-template <typename Visit>
-void MakeP(const EncodeInput& input, float* p, Visit visit) {
+// A threshold that a little more than k elements reach, from a sample: lines of 16 elements, spread evenly. 0 where a
+// sample does not pay, or says nothing. The selection is exact whatever it is; a good one saves it a histogram of all.
+float GuessThreshold(const EncodeInput& input, size_t k) {
+  constexpr size_t kLine = 16, kLines = 256, kSample = kLine * kLines;
   const size_t n = input.gradient.size();
-  for (size_t begin = 0; begin < n; begin += kCompensateBlock) {
-    const size_t length = std::min(kCompensateBlock, n - begin);
-    Compensate(input, begin, length, p + begin);
-    visit(begin, length, p + begin);
-  }
+  if (n < 16 * kSample || k > n / 8) return 0;
+  std::vector<float> sample(kSample);
+  for (size_t l = 0; l < kLines; ++l) Compensate(input, (n - kLine) / (kLines - 1) * l, kLine, sample.data() + kLine * l);
+  for (float& v : sample) v = std::fabs(v);
+  const double expected = static_cast<double>(k) / static_cast<double>(n) * kSample;
+  const size_t rank = static_cast<size_t>(expected * 1.2 + 4 * std::sqrt(expected)) + 2;
+  std::nth_element(sample.begin(), sample.begin() + static_cast<std::ptrdiff_t>(rank), sample.end(), std::greater<>());
+  return sample[rank];
 }
 
 class TopKPicks final : public Selector {
@@ -48,9 +48,21 @@ class TopKPicks final : public Selector {
   std::string name() const override { return name_; }
   uint64_t MostEntries(uint64_t n) const override { return EntriesFor(ratio_, n); }
   std::vector<uint32_t> Select(const EncodeInput& input, float* p) const override {
+    const size_t n = input.gradient.size(), k = MostEntries(n);
+    const float guess = GuessThreshold(input, k);
+    if (guess > 0) {
+      const size_t most = std::max(8 * k, n / 64);
+      std::vector<uint32_t> candidates;
+      CompensateAll(input, p, [&](size_t begin, size_t length, const float* block) {
+        if (candidates.size() <= most) AppendReaching(block, begin, length, guess, &candidates);
+      });
+      if (candidates.size() >= k && candidates.size() <= most)
+        return TopKSelector::SelectAmong({p, n}, std::move(candidates), k);
+      return LargestOf({p, n}, k);
+    }
     TopKSelector selector;
-    MakeP(input, p, [&](size_t, size_t length, const float* block) { selector.Count({block, length}); });
-    return selector.Select({p, input.gradient.size()}, MostEntries(input.gradient.size()));
+    CompensateAll(input, p, [&](size_t, size_t length, const float* block) { selector.Count({block, length}); });
+    return selector.Select({p, n}, k);
   }
 
  private:
@@ -65,7 +77,7 @@ class RandomPicks final : public Selector {
   bool drawn() const override { return true; }
   uint64_t MostEntries(uint64_t n) const override { return EntriesFor(ratio_, n); }
   std::vector<uint32_t> Select(const EncodeInput& input, float* p) const override {
-    MakeP(input, p, [](size_t, size_t, const float*) {});
+    CompensateAll(input, p, [](size_t, size_t, const float*) {});
     const size_t n = input.gradient.size();
     std::vector<uint32_t> indices(MostEntries(n));
     DrawnIndices(SelectionKey(input.random), indices.size(), n, 0, indices);
@@ -77,41 +89,52 @@ class RandomPicks final : public Selector {
   const std::string name_;
 };
 
-// Appends the indices of the elements of a block whose magnitudes reach `least`. Most groups have none: one vector
-// comparison passes over them.
-void AppendFrom(const float* block, size_t begin, size_t length, uint32_t least, std::vector<uint32_t>* indices) {
-  constexpr size_t kGroup = 32;
-  for (size_t at = 0; at < length; at += kGroup) {
-    const size_t members = std::min(kGroup, length - at);
-    uint32_t largest = 0;
-    if (members == kGroup)
-      for (size_t i = 0; i < kGroup; ++i)
-        largest = std::max(largest, std::bit_cast<uint32_t>(block[at + i]) & 0x7FFFFFFF);
-    if (members == kGroup && largest < least) continue;
-    for (size_t i = at; i < at + members; ++i)
-      if ((std::bit_cast<uint32_t>(block[i]) & 0x7FFFFFFF) >= least) indices->push_back(static_cast<uint32_t>(begin + i));
-  }
-}
-
 class ThresholdPicks final : public Selector {
  public:
-  ThresholdPicks(float value, std::string name) : least_(std::bit_cast<uint32_t>(value)), name_(std::move(name)) {}
+  ThresholdPicks(float value, std::string name) : value_(value), name_(std::move(name)) {}
   std::string name() const override { return name_; }
   uint64_t MostEntries(uint64_t n) const override { return n; }
   std::vector<uint32_t> Select(const EncodeInput& input, float* p) const override {
     std::vector<uint32_t> indices;
-    MakeP(input, p, [&](size_t begin, size_t length, const float* block) {
-      AppendFrom(block, begin, length, least_, &indices);
+    CompensateAll(input, p, [&](size_t begin, size_t length, const float* block) {
+      AppendReaching(block, begin, length, value_, &indices);
     });
     return indices;
   }
 
  private:
-  const uint32_t least_;   // the bits of the value: finite magnitudes compare as their bits do
+  const float value_;
   const std::string name_;
 };
 
 }  // namespace
+
+uint64_t EntriesFor(double ratio, uint64_t n) {
+  if (n == 0) return 0;
+  return std::clamp<uint64_t>(static_cast<uint64_t>(std::ceil(ratio * static_cast<double>(n))), 1, n);
+}
+
+std::vector<uint32_t> LargestOf(std::span<const float> p, size_t k) {
+  TopKSelector selector;
+  selector.Count(p);
+  return selector.Select(p, k);
+}
+
+// Comparisons in vectors, their results gathered into words of 64 bits: only bits that are set cost a step each.
+void AppendReaching(const float* block, size_t begin, size_t length, float least, std::vector<uint32_t>* indices) {
+  constexpr size_t kGroup = 64;
+  const uint32_t bound = std::bit_cast<uint32_t>(least);   // finite magnitudes compare as their bits do
+  for (size_t at = 0; at < length; at += kGroup) {
+    const size_t members = std::min(kGroup, length - at);
+    uint8_t reaches[kGroup] = {};
+    for (size_t i = 0; i < members; ++i) reaches[i] = (std::bit_cast<uint32_t>(block[at + i]) & 0x7FFFFFFF) >= bound;
+    uint64_t word = 0;
+    for (size_t b = 0; b < 8; ++b)
+      word |= uint64_t{GatherBits(LoadLe<uint64_t>(reinterpret_cast<const std::byte*>(reaches) + 8 * b))} << (8 * b);
+    for (; word != 0; word &= word - 1)
+      indices->push_back(static_cast<uint32_t>(begin + at + static_cast<unsigned>(std::countr_zero(word))));
+  }
+}
 
 uint64_t SelectionKey(const RandomKey& random) {
   const PhiloxBlock block =
@@ -142,6 +165,11 @@ absl::StatusOr<std::unique_ptr<Selector>> MakeRandomSelector(std::string_view pa
 }
 
 absl::StatusOr<std::unique_ptr<Selector>> MakeThresholdSelector(std::string_view parameter) {
+  constexpr std::string_view kAuto = "auto:";
+  if (parameter.substr(0, kAuto.size()) == kAuto) {
+    SLUICE_ASSIGN_OR_RETURN(const double ratio, ParseRatio("threshold:auto", parameter.substr(kAuto.size())));
+    return MakeAdaptiveThreshold(ratio, absl::StrCat("threshold:", std::string(parameter)));
+  }
   const std::string text(parameter.substr(0, 80));
   float value = 0;
   if (text.size() != parameter.size() || !absl::SimpleAtof(text, &value) || !(value > 0) || std::isinf(value))

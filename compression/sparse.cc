@@ -40,6 +40,8 @@ class Sparse final : public Codec {
   bool biased() const override { return true; }
   bool random() const override { return selector_->drawn() || values_->random(); }
 
+  size_t StateBytes(uint64_t n) const override { return selector_->StateBytes(n); }
+
   uint64_t MaxEncodedBytes(uint64_t n) const override {
     const uint64_t k = selector_->MostEntries(n);
     const uint64_t indices = selector_->drawn() ? kKeyBytes : std::min(BitmapBytes(n), MaxPackedGapBytes(k, n));

@@ -45,6 +45,8 @@ class TopK final : public Codec {
   bool lossless() const override { return false; }
   bool biased() const override { return true; }
 
+  size_t StateBytes(uint64_t n) const override { return selector_->StateBytes(n); }
+
   uint64_t MaxEncodedBytes(uint64_t n) const override {
     const uint64_t k = selector_->MostEntries(n);
     return kHeaderBytes + 2 * k + std::min(BitmapBytes(n), MaxPackedGapBytes(k, n));

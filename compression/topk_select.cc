@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 namespace sluice::compression {
 namespace {
@@ -17,6 +18,29 @@ uint32_t FindBin(const Histogram& count, size_t bins, size_t* need) {
     *need -= members;
   }
   return 0;
+}
+
+// The candidates lie in `bin` and above; `need` of those in it are taken.
+std::vector<uint32_t> Refine(std::span<const float> values, std::vector<uint32_t> candidates, uint32_t bin, size_t need) {
+  // The k-th magnitude: `need` counts down through ever narrower bins of the candidates.
+  uint32_t prefix = bin;
+  for (const uint32_t shift : {10u, 0u}) {
+    std::array<uint32_t, 1024> counts{};
+    for (const uint32_t i : candidates)
+      if (const uint32_t m = Magnitude(values[i]); m >> (shift + 10) == prefix) ++counts[(m >> shift) & 1023];
+    prefix = prefix << 10 | FindBin([&](size_t b) { return counts[b]; }, counts.size(), &need);
+  }
+  const uint32_t threshold = prefix;
+  size_t kept = 0;
+  for (const uint32_t i : candidates) {
+    const uint32_t m = Magnitude(values[i]);
+    const bool tie = m == threshold && need > 0;
+    need -= tie;
+    candidates[kept] = i;   // kept never overtakes the reading
+    kept += m > threshold || tie;
+  }
+  candidates.resize(kept);
+  return candidates;
 }
 
 }  // namespace
@@ -49,25 +73,18 @@ std::vector<uint32_t> TopKSelector::Select(std::span<const float> values, size_t
   candidates.resize(found);
   if (found <= k) return candidates;
 
-  // The k-th magnitude: `need` counts down through ever narrower bins of the candidates.
-  uint32_t prefix = bin;
-  for (const uint32_t shift : {10u, 0u}) {
-    std::array<uint32_t, 1024> counts{};
-    for (const uint32_t i : candidates)
-      if (const uint32_t m = Magnitude(values[i]); m >> (shift + 10) == prefix) ++counts[(m >> shift) & 1023];
-    prefix = prefix << 10 | FindBin([&](size_t b) { return counts[b]; }, counts.size(), &need);
-  }
-  const uint32_t threshold = prefix;
-  size_t kept = 0;
-  for (const uint32_t i : candidates) {
-    const uint32_t m = Magnitude(values[i]);
-    const bool tie = m == threshold && need > 0;
-    need -= tie;
-    candidates[kept] = i;   // kept never overtakes the reading
-    kept += m > threshold || tie;
-  }
-  candidates.resize(kept);
-  return candidates;
+  return Refine(values, std::move(candidates), bin, need);
+}
+
+std::vector<uint32_t> TopKSelector::SelectAmong(std::span<const float> values, std::vector<uint32_t> candidates, size_t k) {
+  if (candidates.size() <= k) return candidates;
+  if (k == 0) return {};
+  std::array<uint32_t, kBins> counts{};
+  for (const uint32_t i : candidates) ++counts[Magnitude(values[i]) >> 20];
+  size_t need = k;
+  const uint32_t bin = FindBin([&](size_t b) { return counts[b]; }, kBins, &need);
+  std::erase_if(candidates, [&](uint32_t i) { return Magnitude(values[i]) < bin << 20; });
+  return candidates.size() <= k ? candidates : Refine(values, std::move(candidates), bin, need);
 }
 
 }  // namespace sluice::compression

@@ -24,6 +24,9 @@ class TopKSelector {
   // counted, in the same order; fewer than 2^32.
   std::vector<uint32_t> Select(std::span<const float> values, size_t k) const;
 
+  // The same among `candidates` alone (rising indices of values that are not zero), without Count().
+  static std::vector<uint32_t> SelectAmong(std::span<const float> values, std::vector<uint32_t> candidates, size_t k);
+
  private:
   static constexpr size_t kBins = 2048;
   // Neighbouring values often share a bin; four tables keep their increments from waiting for each other.

@@ -73,5 +73,21 @@ TEST(TopKSelect, NothingToSelect) {
   EXPECT_TRUE(Fast({0.0f, -0.0f, 0.0f}, 2, 0).empty());
 }
 
+TEST(TopKSelector, AmongCandidatesIsTheSame) {
+  PhiloxRandom random(9);
+  for (int run = 0; run < 200; ++run) {
+    const size_t n = 1 + random.Below(3000), k = random.Below(static_cast<uint32_t>(n) + 1);
+    std::vector<float> values(n);
+    std::vector<uint32_t> all;
+    for (uint32_t i = 0; i < n; ++i) {
+      values[i] = run % 2 == 0 ? random.Uniform() - 0.5f : static_cast<float>(static_cast<int>(random.Below(7)) - 3);
+      if (values[i] != 0) all.push_back(i);
+    }
+    TopKSelector selector;
+    selector.Count(values);
+    EXPECT_EQ(TopKSelector::SelectAmong(values, all, k), selector.Select(values, k)) << run;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::compression

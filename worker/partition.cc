@@ -104,8 +104,11 @@ absl::StatusOr<ConstBytes> Partition::Encode() {
     if (env_->optimizer && !residual_.empty()) input.residual_scale = ResidualScale(residual_rate_, rate);
     residual_rate_next_ = ResidualRate(residual_rate_, rate);
   }
+  codec_state_next_.resize(codec_state_bytes());
+  input.state = codec_state_;
+  input.state_out = codec_state_next_;
   SLUICE_ASSIGN_OR_RETURN(encoded_bytes_, codec_->Encode(input, {encoded_.get(), most}));
-  residual_pending_ = keep_residual_;
+  residual_pending_ = keep_residual_ || !codec_state_next_.empty();
   if (env_->observer != nullptr) {
     env_->observer->OnStage(WorkerObserver::Stage::kEncode, shape_.tensor, shape_.index, push_.round, begin,
                             env_->clock->Now());
@@ -338,6 +341,8 @@ void Partition::SettleResidual(uint16_t flags) {
   if (!residual_pending_) return;
   residual_pending_ = false;
   if ((flags & transport::kFlagSkipped) != 0) return;  // the whole step counts as not done: the old residual stays
+  codec_state_.swap(codec_state_next_);
+  if (!keep_residual_) return;
   residual_.swap(residual_next_);
   residual_rate_ = residual_rate_next_;
   if ((flags & transport::kFlagRejected) != 0) {
@@ -415,11 +420,12 @@ std::string Partition::Progress() const {
 }
 
 Partition::Saved Partition::Save() const {
-  return {rate_bits_, std::bit_cast<uint32_t>(residual_rate_), residual_, replica_};
+  return {rate_bits_, std::bit_cast<uint32_t>(residual_rate_), residual_, replica_, codec_state_};
 }
 
 absl::Status Partition::Restore(const Saved& saved) {
   if ((!saved.residual.empty() && (!keep_residual_ || saved.residual.size() != shape_.elements)) ||
+      (!saved.codec_state.empty() && saved.codec_state.size() != codec_state_bytes()) ||
       saved.replica.size() != replica_.size()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the snapshot's partition ", shape_.index, " was kept under another codec or reply"));
@@ -427,6 +433,7 @@ absl::Status Partition::Restore(const Saved& saved) {
   rate_bits_ = saved.rate_bits;
   residual_rate_ = std::bit_cast<float>(saved.residual_rate_bits);
   residual_.assign(saved.residual.begin(), saved.residual.end());
+  codec_state_.assign(saved.codec_state.begin(), saved.codec_state.end());
   std::copy(saved.replica.begin(), saved.replica.end(), replica_.begin());
   return absl::OkStatus();
 }

@@ -152,8 +152,10 @@ class Partition {
     uint32_t rate_bits = 0, residual_rate_bits = 0;
     std::span<const float> residual;  // empty = zeros
     std::span<const float> replica;   // empty = none
+    ConstBytes codec_state;           // empty = none yet
   };
   Saved Save() const;
+  size_t codec_state_bytes() const { return codec_ == nullptr ? 0 : codec_->StateBytes(shape_.elements); }
   absl::Status Restore(const Saved& saved);
 
  private:
@@ -208,7 +210,8 @@ class Partition {
   float residual_rate_ = 0;
   float residual_rate_next_ = 0;
   std::vector<float> residual_, residual_next_;
-  bool residual_pending_ = false;  // residual_next_ belongs to the push that runs
+  std::vector<std::byte> codec_state_, codec_state_next_;   // swapped with the residuals
+  bool residual_pending_ = false;  // residual_next_ and codec_state_next_ belong to the push that runs
   std::vector<float> replica_;
 };
 

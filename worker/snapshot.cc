@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::string_view kMagic = "SLUICEWS";
 constexpr uint32_t kVersion = 1;
-constexpr uint32_t kHasResidual = 1, kHasReplica = 2, kHasRowResidual = 4;
+constexpr uint32_t kHasResidual = 1, kHasReplica = 2, kHasRowResidual = 4, kHasCodecState = 8;
 constexpr size_t kMaxName = 4096;
 
 class Writer {
@@ -77,6 +77,7 @@ class Reader {
 struct SavedPartition {
   uint32_t rate_bits = 0, residual_rate_bits = 0;
   ConstBytes residual, replica;  // fp32, at any alignment
+  ConstBytes codec_state;
 };
 
 struct SavedRows {
@@ -118,10 +119,17 @@ absl::StatusOr<SavedTensor> ReadTensor(Reader& in, size_t snapshot_bytes, OpQueu
     out.rate_bits = in.Get<uint32_t>();
     out.residual_rate_bits = in.Get<uint32_t>();
     const uint32_t has = in.Get<uint32_t>();
-    if ((has & ~(kHasResidual | kHasReplica | kHasRowResidual)) != 0) return Bad("unknown content of a partition");
+    if ((has & ~(kHasResidual | kHasReplica | kHasRowResidual | kHasCodecState)) != 0) return Bad("unknown content of a partition");
     const size_t bytes = partition->shape().elements * sizeof(float);
     if ((has & kHasResidual) != 0) out.residual = in.GetBytes(bytes);
     if ((has & kHasReplica) != 0) out.replica = in.GetBytes(bytes);
+    if ((has & kHasCodecState) != 0) {
+      if (partition->codec_state_bytes() == 0) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("the snapshot keeps a codec's state for ", name, ", whose codec has none"));
+      }
+      out.codec_state = in.GetBytes(partition->codec_state_bytes());
+    }
     if ((has & kHasRowResidual) != 0) {
       if (saved.tensor->row_residual == nullptr || saved.rows.has_value()) {
         return absl::FailedPreconditionError(absl::StrCat("the snapshot keeps residuals of rows for ", name,
@@ -178,9 +186,11 @@ std::vector<std::byte> EncodeSnapshot(const proto::Plan& plan, uint32_t rank,
       out.Put(saved.rate_bits);
       out.Put(saved.residual_rate_bits);
       out.Put((saved.residual.empty() ? 0 : kHasResidual) | (saved.replica.empty() ? 0 : kHasReplica) |
+              (saved.codec_state.empty() ? 0 : kHasCodecState) |
               (rows.ids.empty() ? 0 : kHasRowResidual));
       out.PutBytes(AsBytes(saved.residual));
       out.PutBytes(AsBytes(saved.replica));
+      out.PutBytes(saved.codec_state);
       if (rows.ids.empty()) continue;
       out.Put(static_cast<uint64_t>(rows.ids.size()));
       out.PutBytes(std::as_bytes(std::span<const uint64_t>(rows.ids)));
@@ -239,7 +249,8 @@ absl::Status RestoreSnapshot(ConstBytes snapshot, const proto::Plan& plan, uint3
       const SavedPartition& from = saved.partitions[i];
       const std::vector<float> residual = ValuesOf<float>(from.residual), replica = ValuesOf<float>(from.replica);
       SLUICE_RETURN_IF_ERROR(
-          saved.tensor->partitions[i]->Restore({from.rate_bits, from.residual_rate_bits, residual, replica}));
+          saved.tensor->partitions[i]->Restore({from.rate_bits, from.residual_rate_bits, residual, replica,
+                                                      from.codec_state}));
       ops.set_next_rate(saved.tensor->partitions[i]->next_rate());
     }
     saved.tensor->next_round = saved.next_round;

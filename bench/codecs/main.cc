@@ -32,7 +32,12 @@ constexpr size_t kPartition = 1 << 20;   // elements: 4 MiB
 constexpr size_t kPartitions = 16;
 constexpr size_t kElements = kPartition * kPartitions;
 
-const char* const kCodecs[] = {"none", "fp16", "bf16", "int8", "topk:0.01", "topk:0.1"};
+const char* const kCodecs[] = {"none",           "fp16",           "bf16",
+                               "mxfp8",          "int8",           "int8:stochastic",
+                               "int4",           "onebit",         "terngrad",
+                               "qsgd:7",         "topk:0.01",      "topk:0.1",
+                               "topk:0.01+int8", "randk:0.01",     "threshold:0.01",
+                               "threshold:auto:0.01"};
 const char* const kWays[] = {"encode", "encode+residual", "validate", "decode", "decode-add"};
 
 struct Cell {
@@ -60,6 +65,7 @@ struct Subject {
   std::unique_ptr<Codec> codec;
   std::vector<std::vector<std::byte>> encoded;
   std::vector<size_t> sizes;
+  std::vector<std::vector<std::byte>> state, state_next;   // of codecs that keep one
 };
 
 std::span<float> Part(std::vector<float>& values, size_t p) {
@@ -85,7 +91,12 @@ void Encode(Subject& subject, Buffers& buffers, bool feedback) {
       input.residual = Part(buffers.residual, p);
       input.residual_out = Part(buffers.residual_out, p);
     }
+    input.random = {.seed = 1, .first_element = p * kPartition};
+    input.state = subject.state[p];
+    input.state_out = subject.state_next[p];
     const auto size = subject.codec->Encode(input, subject.encoded[p]);
+    subject.state[p].swap(subject.state_next[p]);
+    subject.state_next[p].resize(subject.codec->StateBytes(kPartition));
     Check(size.status());
     subject.sizes[p] = *size;
   }
@@ -123,6 +134,8 @@ int Main(int argc, char** argv) {
     subject.codec = compression::MakeCodec(name).value();
     subject.encoded.assign(kPartitions, std::vector<std::byte>(subject.codec->MaxEncodedBytes(kPartition)));
     subject.sizes.resize(kPartitions);
+    subject.state.resize(kPartitions);
+    subject.state_next.assign(kPartitions, std::vector<std::byte>(subject.codec->StateBytes(kPartition)));
     Encode(subject, buffers, false);
   }
   std::vector<Cell> cells;

@@ -46,16 +46,20 @@ absl::Status ErrorFeedback::Check(const Encoded& push, bool broadcast, bool skip
                                       .round = push.round,
                                       .tensor = place.tensor,
                                       .first_element = place.offset};
+  Bytes state(codec_->StateBytes(n));
   SLUICE_ASSIGN_OR_RETURN(const size_t size,
                           codec_->Encode({.gradient = p,
                                           .residual = {},
                                           .residual_scale = 1.0f,
                                           .residual_out = {},
-                                          .random = random},
+                                          .random = random,
+                                          .state = before.state,
+                                          .state_out = state},
                                          bytes));
   bytes.resize(size);
   if (bytes != push.payload)
     return absl::InternalError("the payload is not the encoding of the gradient and what was left before");
+  if (!skipped) after.state = state;
   if (config_.no_error_feedback() || !codec_->uses_residual() || skipped) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const std::vector<float> decoded, SlowDecode(push.codec, bytes, n));
   after.e.resize(n);

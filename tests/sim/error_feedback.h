@@ -2,7 +2,7 @@
 //
 // With g the gradient, e the residual, r the rate of the push's round and k the rate that e was kept at:
 //   p = g + clamp(k / r, 0.1, 10) e, payload = encode(p), e' = p - decode(payload), k' = r
-// e' and k' hold from the next round on, unless the step was skipped. A zero rate scales nothing and keeps k. A life that
+// e' and k', and the codec's new state, hold from the next round on, unless the step was skipped. A zero rate scales nothing and keeps k. A life that
 // goes on from a snapshot begins with what the rounds before it have left. The bytes are made by the product's encoders
 // (which have tests against slow ones of their own), without their error feedback. Codecs that draw random numbers are given those of docs/codecs.md: by job, rank, round and
 // place.
@@ -32,6 +32,7 @@ class ErrorFeedback {
   struct Residual {
     std::vector<float> e;   // empty: none yet
     float kept_at = 0;
+    Bytes state;            // the codec's own
     uint64_t steps = 0;     // gradient rounds of this rank so far
   };
 
