@@ -53,9 +53,8 @@ constexpr Entry kEntries[] = {
      MakeThreshold},
 };
 
-// A codec of each CodecId, in their order. Decoders ignore the parameter; the one here has the largest encodings.
-constexpr const char* kDecoders[] = {"none",   "fp16",   "bf16",     "int8",  "topk:1",
-                                     "int4",   "onebit", "qsgd:127", "mxfp8", "threshold:1+none"};
+// A codec of each CodecId but the last, which decodes what codecs of several names write, in their order. Decoders ignore the parameter; the one here has the largest encodings.
+constexpr const char* kDecoders[] = {"none", "fp16", "bf16", "int8", "topk:1", "int4", "onebit", "qsgd:127", "mxfp8"};
 
 std::string FullName(const Entry& entry) {
   switch (entry.takes) {
@@ -69,6 +68,7 @@ std::string FullName(const Entry& entry) {
 std::vector<std::unique_ptr<const Codec>> MakeDecoders() {
   std::vector<std::unique_ptr<const Codec>> decoders;
   for (const char* name : kDecoders) decoders.push_back(MakeCodec(name).value());
+  decoders.push_back(MakeSparseDecoder());
   return decoders;
 }
 

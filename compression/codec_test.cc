@@ -57,6 +57,10 @@ TEST_P(EveryCodec, SizeIsExactOrBounded) {
         EXPECT_LE(encoded.bytes.size(), codec_->MaxEncodedBytes(n)) << n;
     }
   }
+  // Servers know the id alone, and refuse what is larger than any codec of that id makes.
+  const Codec* decoder = DecoderFor(static_cast<uint16_t>(codec_->id()));
+  for (size_t n = 0; n < 300; ++n) EXPECT_LE(codec_->MaxEncodedBytes(n), decoder->MaxEncodedBytes(n)) << n;
+  EXPECT_LE(codec_->MaxEncodedBytes(1 << 22), decoder->MaxEncodedBytes(1 << 22));
   const uint64_t largest = codec_->MaxEncodedBytes((1ull << 48) - 1);
   EXPECT_GT(largest, 1ull << 40);
   EXPECT_LE(largest, 5ull << 48);

@@ -24,6 +24,8 @@ absl::StatusOr<std::unique_ptr<Codec>> MakeTopK(std::string_view ratio);
 absl::StatusOr<std::unique_ptr<Codec>> MakeRandK(std::string_view ratio);
 absl::StatusOr<std::unique_ptr<Codec>> MakeThreshold(std::string_view value);
 
+std::unique_ptr<Codec> MakeSparseDecoder();
+
 // picks: the name of the first part, which is known to be a codec.
 absl::StatusOr<std::unique_ptr<Codec>> MakeChain(std::string_view picks, std::unique_ptr<Codec> values);
 

@@ -31,6 +31,8 @@ bool CarriesValues(CodecId id) {
 
 class Sparse final : public Codec {
  public:
+  // Without a selector and a codec for the values: a decoder, whose MaxEncodedBytes bounds those of all. (One element in
+  // int8 takes 5 bytes: no codec of values has more than 4 n + 4.)
   Sparse(std::unique_ptr<Selector> selector, std::unique_ptr<Codec> values, std::string name)
       : selector_(std::move(selector)), values_(std::move(values)), name_(std::move(name)) {}
 
@@ -38,11 +40,12 @@ class Sparse final : public Codec {
   std::string name() const override { return name_; }
   bool lossless() const override { return false; }
   bool biased() const override { return true; }
-  bool random() const override { return selector_->drawn() || values_->random(); }
+  bool random() const override { return selector_ != nullptr && (selector_->drawn() || values_->random()); }
 
-  size_t StateBytes(uint64_t n) const override { return selector_->StateBytes(n); }
+  size_t StateBytes(uint64_t n) const override { return selector_ == nullptr ? 0 : selector_->StateBytes(n); }
 
   uint64_t MaxEncodedBytes(uint64_t n) const override {
+    if (selector_ == nullptr) return kHeaderBytes + 4 * n + 4 + std::max<uint64_t>(kKeyBytes, BitmapBytes(n));
     const uint64_t k = selector_->MostEntries(n);
     const uint64_t indices = selector_->drawn() ? kKeyBytes : std::min(BitmapBytes(n), MaxPackedGapBytes(k, n));
     return kHeaderBytes + values_->MaxEncodedBytes(k) + indices;
@@ -104,6 +107,7 @@ class Sparse final : public Codec {
 absl::StatusOr<size_t> Sparse::Encode(const EncodeInput& input, MutableBytes out) const {
   SLUICE_RETURN_IF_ERROR(CheckEncodeArguments(*this, input, out));
   const size_t n = input.gradient.size();
+  if (selector_ == nullptr) return absl::InvalidArgumentError("sparse: this object decodes only");
   if (n > UINT32_MAX) return absl::InvalidArgumentError(absl::StrCat(name_, ": ", n, " elements; at most 2^32 - 1"));
 
   // p lies in the new residual, whose unselected elements are thereby done.
@@ -191,6 +195,8 @@ absl::StatusOr<std::unique_ptr<Codec>> Make(absl::StatusOr<std::unique_ptr<Selec
 }
 
 }  // namespace
+
+std::unique_ptr<Codec> MakeSparseDecoder() { return std::make_unique<Sparse>(nullptr, nullptr, "sparse"); }
 
 absl::StatusOr<std::unique_ptr<Codec>> MakeRandK(std::string_view ratio) {
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Codec> values, MakeFp16({}));

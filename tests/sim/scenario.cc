@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/philox.h"
+#include "compression/codec.h"
 
 namespace sluice::sim {
 namespace {
@@ -39,9 +40,11 @@ void ChooseJob(PhiloxRandom& random, proto::JobConfig* job) {
                                proto::MODE_ASP}));
   ChooseOptimizer(random, job->mutable_optimizer());
   job->set_reduction(OneOf(random, {proto::REDUCTION_MEAN, proto::REDUCTION_SUM}));
-  job->set_codec(OneOf<const char*>(random, {"none", "none", "fp16", "bf16", "int8", "int8", "topk:0.1", "topk:0.4"}));
+  job->set_codec(OneOf<const char*>(
+      random, {"none", "none", "fp16", "bf16", "int8", "int8", "topk:0.1", "topk:0.4", "int8:stochastic", "int4", "mxfp8",
+               "onebit", "qsgd:7", "terngrad", "randk:0.2", "topk:0.2+int8", "threshold:auto:0.1", "threshold:0.05+int4"}));
   job->set_codec_min_elements(OneOf(random, {1u, 1u, 200u}));
-  if (job->codec().substr(0, 4) != "topk" && random.Chance(0.2)) job->set_no_error_feedback(true);
+  if (!compression::MakeCodec(job->codec()).value()->biased() && random.Chance(0.2)) job->set_no_error_feedback(true);
   job->set_partition_bytes(OneOf(random, {1024u, 1200u, 4096u}));
   proto::OptimizerConfig* optimizer = job->mutable_optimizer();
   if (job->mode() != proto::MODE_BSP) {
@@ -58,7 +61,7 @@ void ChooseJob(PhiloxRandom& random, proto::JobConfig* job) {
   if (optimizer->kind() == "none") return;
   job->set_reply(OneOf(random, {proto::REPLY_PARAMETERS, proto::REPLY_PARAMETERS, proto::REPLY_CHANGE,
                                 proto::REPLY_CHANGE, proto::REPLY_AGGREGATE}));
-  job->set_reply_codec(OneOf<const char*>(random, {"fp16", "int8", "topk:0.2", "none"}));
+  job->set_reply_codec(OneOf<const char*>(random, {"fp16", "int8", "topk:0.2", "none", "int4", "mxfp8", "onebit", "topk:0.2+int4"}));
 }
 
 void ChooseModel(PhiloxRandom& random, Scenario* s) {
@@ -98,7 +101,7 @@ void ChooseTables(PhiloxRandom& random, Scenario* s) {
     if (random.Chance(0.3)) table->set_max_rows(3 + random.Below(12));
     if (random.Chance(0.3)) table->set_drop_zero_rows(true);
     table->set_segments(1 + random.Below(4));
-    table->set_codec(OneOf(random, {"none", "none", "fp16", "bf16", "int8"}));
+    table->set_codec(OneOf(random, {"none", "none", "fp16", "bf16", "int8", "mxfp8", "int4"}));
     table->set_residual_rows(OneOf(random, {0u, 3u, 100u}));
     s->tables.push_back(spec);
   }
