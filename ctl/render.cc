@@ -167,7 +167,7 @@ std::string Render(const proto::Plan& plan) {
   Table workers({">RANK", "PROCESS", ">INCARNATION", "STATE"});
   for (const proto::WorkerInfo& w : plan.workers()) {
     const std::string state = w.finished()                   ? "finished"
-                              : w.out_from_round_size() > 0 ? "out"
+                              : w.out_from_round_size() > 0 && w.joining() == 0 ? "out"
                               : w.alive()                    ? "alive"
                                                              : "missing";
     workers.Add(

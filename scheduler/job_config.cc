@@ -75,6 +75,23 @@ absl::Status CheckAsynchronous(const proto::JobConfig& c) {
   return absl::OkStatus();
 }
 
+// Rounds that close without those who are late.
+absl::Status CheckStragglers(const proto::JobConfig& c) {
+  if (c.backup_workers() == 0 && c.round_deadline_ms() == 0) return absl::OkStatus();
+  const char* what = c.backup_workers() > 0 ? "job.backup_workers" : "job.round_deadline_ms";
+  if (c.mode() != proto::MODE_BSP)
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " needs job.mode MODE_BSP: in SSP and ASP nobody waits for stragglers"));
+  if (c.backup_workers() >= c.workers())
+    return absl::InvalidArgumentError(absl::StrCat("job.backup_workers is ", c.backup_workers(), " and job.workers ",
+                                                   c.workers(), "; at least one worker must be waited for"));
+  if (c.reply() == proto::REPLY_AGGREGATE)
+    return absl::InvalidArgumentError(absl::StrCat(
+        what, " does not go with job.reply REPLY_AGGREGATE (the default without job.optimizer.kind): a worker "
+        "that is late would miss sums for good; let the servers have the optimizer"));
+  return absl::OkStatus();
+}
+
 std::string ValueText(const google::protobuf::Message& message, const google::protobuf::FieldDescriptor* field) {
   using Field = google::protobuf::FieldDescriptor;
   const auto* r = message.GetReflection();
@@ -153,6 +170,7 @@ absl::Status CheckJobConfig(const proto::JobConfig& c) {
         "know");
   SLUICE_RETURN_IF_ERROR(CheckOptimizer(c.optimizer()));
   SLUICE_RETURN_IF_ERROR(CheckAsynchronous(c));
+  SLUICE_RETURN_IF_ERROR(CheckStragglers(c));
   SLUICE_RETURN_IF_ERROR(compression::CheckCodecConfig(c));
   if (c.optimizer().kind() == "none" && c.reply() != proto::REPLY_AGGREGATE)
     return absl::InvalidArgumentError(

@@ -35,7 +35,7 @@ std::string RanksText(const std::vector<uint32_t>& ranks) {
 
 bool JobState::Active(uint32_t rank) const {
   const proto::WorkerInfo& info = plan().workers(rank);
-  return !info.finished() && info.out_from_round_size() == 0 && !Leaving(record, rank);
+  return !info.finished() && (info.out_from_round_size() == 0 || info.joining() != 0) && !Leaving(record, rank);
 }
 
 JobState* CoreImpl::NewestJob(const std::string& name) {
@@ -67,7 +67,8 @@ std::string CoreImpl::Why(const proto::JobRecord& record) const {
   }
   for (int rank = 0; rank < record.workers_size(); ++rank) {
     const proto::WorkerInfo& info = plan.workers(rank);
-    if (info.alive() || info.finished() || info.out_from_round_size() > 0) continue;
+    const bool out = info.out_from_round_size() > 0 && info.joining() == 0;
+    if (info.alive() || info.finished() || out) continue;
     const proto::WorkerRecord& worker = record.workers(rank);
     parts.push_back(Leaving(record, rank)
                         ? absl::StrCat("rank ", rank, " (", worker.id(), ", ", worker.peer(),

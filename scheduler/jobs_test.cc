@@ -216,12 +216,61 @@ TEST_F(RescaleTest, TheLostRankIsOutFromTheRoundThatItMissedPartitionByPartition
   EXPECT_THAT(peers_[worker_[0]].plan()->workers(2).out_from_round(), ElementsAre(8, 7, 7, 9, 0));
   const SessionId back = Connect(WorkerReg("w2", 2, 5000));
   EXPECT_EQ(peers_[back].closed.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(peers_[back].closed.ToString(), HasSubstr("rescale"));
+  EXPECT_THAT(peers_[back].closed.ToString(), HasSubstr("replies are aggregates"));
   EXPECT_EQ(peers_[Connect(Again(worker_[2], WorkerReg("w2", 2)))].closed.code(),
             absl::StatusCode::kFailedPrecondition);
   Leave(worker_[0], 20);
   Leave(worker_[1], 20);
   EXPECT_EQ(core_->GetPlan("j")->state(), proto::JOB_FINISHED);
+}
+
+TEST_F(RescaleTest, ANewProcessTakesTheRankThatIsOutAndJoins) {
+  job_.mutable_optimizer()->set_kind("sgd");
+  StartWithTensors();
+  Leave(worker_[2], 5, true, "x");
+  core_->OnSessionClosed(worker_[2]);
+  EXPECT_EQ(peers_[Connect(WorkerReg("w2", 2, 5000))].closed.code(), absl::StatusCode::kUnavailable);   // not yet
+  Report(servers_[0], {{0, 3, ""}, {2, 3, ""}});
+  Report(servers_[1], {{1, 3, ""}, {3, 3, "\x04"}});
+  const SessionId back = Connect(WorkerReg("w2", 2, 5000));
+  ASSERT_NE(peers_[back].welcome(), nullptr) << peers_[back].closed;
+  const proto::WorkerInfo info = peers_[servers_[0]].plan()->workers(2);
+  EXPECT_TRUE(info.alive());
+  EXPECT_EQ(info.joining(), peers_[back].welcome()->incarnation());
+  EXPECT_THAT(info.out_from_round(), ElementsAre(3, 3, 3, 4));
+  EXPECT_THAT(EventKinds(), Contains("worker_rejoins"));
+  // Barriers do not wait for it; the job's end does. New tensors are its as anybody's.
+  Barrier(worker_[0], 10, "b", 0);
+  Barrier(worker_[1], 10, "b", 0);
+  EXPECT_EQ(peers_[worker_[0]].done(10)->code(), 0);
+  Tensors(worker_[0], 11, {Spec("u", {1})});
+  EXPECT_EQ(peers_[servers_[0]].plan()->workers(2).out_from_round_size(), 4);
+  Leave(worker_[0], 20);
+  EXPECT_EQ(core_->GetPlan("j")->state(), proto::JOB_RUNNING);
+  // Lost again: until the states are there it stays what it is, then it is out as any other.
+  Leave(back, 6, true, "y");
+  EXPECT_NE(peers_[servers_[0]].plan()->workers(2).joining(), 0u);
+  Report(servers_[0], {{0, 7, ""}, {2, 7, ""}});
+  Report(servers_[1], {{1, 7, ""}, {3, 7, ""}});
+  EXPECT_EQ(core_->GetPlan("j")->workers(2).joining(), 0u);
+  EXPECT_THAT(core_->GetPlan("j")->workers(2).out_from_round(), ElementsAre(7, 7, 7, 7, 0));
+  Leave(worker_[1], 20);
+  EXPECT_EQ(core_->GetPlan("j")->state(), proto::JOB_FINISHED);
+}
+
+TEST_F(RescaleTest, AJobWithTensorsThatAreNotPushedInEveryStepTakesNobodyBack) {
+  job_.mutable_optimizer()->set_kind("sgd");
+  StartWithTensors();
+  proto::TensorSpec counts = Spec("counts", {1});
+  counts.set_occasional(true);
+  Tensors(worker_[0], 11, {counts});
+  Leave(worker_[2], 5, true, "x");
+  core_->OnSessionClosed(worker_[2]);
+  Report(servers_[0], {{0, 3, ""}, {2, 3, ""}, {4, 0, ""}});
+  Report(servers_[1], {{1, 3, ""}, {3, 3, ""}, {4, 0, ""}});
+  const SessionId back = Connect(WorkerReg("w2", 2, 5000));
+  EXPECT_EQ(peers_[back].closed.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(peers_[back].closed.ToString(), HasSubstr("tensor counts is not pushed in every step"));
 }
 
 TEST_F(RescaleTest, ASecondLossAsksAgainForBoth) {

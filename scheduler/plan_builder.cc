@@ -157,10 +157,10 @@ absl::Status SameSpec(const proto::TensorSpec& known, uint32_t known_rank, const
     return Differs(known_rank, text(known), spec, rank, text(spec));
   }
   if (std::equal(known.shape().begin(), known.shape().end(), spec.shape().begin(), spec.shape().end()) &&
-      Dtype(known) == Dtype(spec) && known.kind() == spec.kind())
+      Dtype(known) == Dtype(spec) && known.kind() == spec.kind() && known.occasional() == spec.occasional())
     return absl::OkStatus();
   const auto text = [](const proto::TensorSpec& s) {
-    return absl::StrCat(ShapeText(s), " ", proto::TensorKind_Name(s.kind()));
+    return absl::StrCat(ShapeText(s), " ", proto::TensorKind_Name(s.kind()), s.occasional() ? ", not pushed in every step" : "");
   };
   return Differs(known_rank, text(known), spec, rank, text(spec));
 }
@@ -213,9 +213,10 @@ void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* pl
     tensor->add_partition_shard(static_cast<uint32_t>(shard));
     plan->mutable_shards(shard)->set_bytes(plan->shards(shard).bytes() + 4 * size);
   }
+  // Who is out has no part in them from their first round on; who joins counts as anybody.
   for (proto::WorkerInfo& worker : *plan->mutable_workers())
-    while (worker.out_from_round_size() > 0 && worker.out_from_round_size() < static_cast<int>(CountPartitions(*plan)))
-      worker.add_out_from_round(0);
+    if (worker.out_from_round_size() > 0 && worker.joining() == 0)
+      while (worker.out_from_round_size() < static_cast<int>(CountPartitions(*plan))) worker.add_out_from_round(0);
 }
 
 uint32_t CountPartitions(const proto::Plan& plan) {

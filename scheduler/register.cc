@@ -40,9 +40,35 @@ bool Fenced(const proto::WorkerRecord& worker, const proto::Register& reg) {
   });
 }
 
+bool Leaving(const proto::JobRecord& record, uint32_t rank) {
+  return std::find(record.leaving_ranks().begin(), record.leaving_ranks().end(), rank) != record.leaving_ranks().end();
+}
+
+// The others went on without it, and it has not come back.
 bool Out(const proto::JobRecord& record, uint32_t rank) {
-  return record.plan().workers(rank).out_from_round_size() > 0 ||
-         std::find(record.leaving_ranks().begin(), record.leaving_ranks().end(), rank) != record.leaving_ranks().end();
+  const proto::WorkerInfo& info = record.plan().workers(static_cast<int>(rank));
+  return (info.out_from_round_size() > 0 && info.joining() == 0) || Leaving(record, rank);
+}
+
+// Whether a new process may take the place of a rank that is out (rule "rescale").
+absl::Status MayRejoin(const JobState& job, uint32_t rank) {
+  const auto who = [&] {
+    return absl::StrCat("rank ", rank, " of job \"", job.name(), "\" was lost and the others went on without it "
+                        "(job.on_worker_loss=rescale)");
+  };
+  if (Leaving(job.record, rank))
+    return absl::UnavailableError(absl::StrCat(who(), "; the partitions' states are being collected, then it may come back"));
+  if (job.plan().config().reply() == proto::REPLY_AGGREGATE)
+    return absl::FailedPreconditionError(absl::StrCat(
+        who(), "; it cannot come back, because replies are aggregates (job.reply): the servers have no parameters that it "
+        "could go on from. Use an optimizer on the servers (job.optimizer.kind) and another job.reply"));
+  for (const proto::TensorInfo& tensor : job.plan().tensors()) {
+    if (tensor.spec().occasional())
+      return absl::FailedPreconditionError(absl::StrCat(
+          who(), "; it cannot come back, because tensor ", tensor.spec().name(), " is not pushed in every step "
+          "(TensorSpec::every_step), and nobody can say which of its rounds the rank would enter"));
+  }
+  return absl::OkStatus();
 }
 
 uint64_t Mix(uint64_t x) {  // splitmix64
@@ -273,10 +299,10 @@ absl::StatusOr<CoreImpl::Place> CoreImpl::PlaceFor(const JobState& job, const pr
     if (reg.rank() >= 0 && rank != static_cast<uint32_t>(reg.rank())) continue;
     const proto::WorkerRecord& worker = record.workers(rank);
     const bool same = SameLife(worker, reg);
-    if (Out(record, rank) && (same || reg.rank() >= 0))
+    if (same && Out(record, rank))
       return absl::FailedPreconditionError(
           absl::StrCat("rank ", rank, " of job \"", job.name(), "\" was lost and the others went on without it "
-                       "(job.on_worker_loss=rescale); joining a running job is not possible in this version"));
+                       "(job.on_worker_loss=rescale); this process must end, a new one may take the rank"));
     if (same) return Place{.rank = rank, .same_life = true, .park = false};
     if (Fenced(worker, reg))
       return absl::AlreadyExistsError(absl::StrCat("rank ", rank, " of job \"", job.name(), "\" was taken over by ",
@@ -290,18 +316,27 @@ absl::StatusOr<CoreImpl::Place> CoreImpl::PlaceFor(const JobState& job, const pr
     if (job.plan().workers(rank).finished())
       return absl::FailedPreconditionError(absl::StrCat("rank ", rank, " of job \"", job.name(),
                                                         "\" has finished already (", record.workers(rank).id(), ")"));
+    if (Out(record, rank)) SLUICE_RETURN_IF_ERROR(MayRejoin(job, rank));
     return Place{.rank = rank, .same_life = false, .park = job.workers[rank].Alive()};
   }
-  // The lowest that nobody has had, else the lowest whose holder is gone.
+  // The lowest that nobody has had, else the lowest whose holder is gone, else the lowest that is out.
   bool may_come_free = false;
-  std::optional<uint32_t> gone;
+  std::optional<uint32_t> gone, out;
   for (uint32_t rank = 0; rank < size; ++rank) {
     if (record.workers(rank).member() == 0) return Place{.rank = rank, .same_life = false, .park = false};
-    if (job.plan().workers(rank).finished() || Out(record, rank)) continue;
+    if (job.plan().workers(rank).finished()) continue;
+    if (Out(record, rank)) {
+      if (!out) out = rank;
+      continue;
+    }
     may_come_free = true;
     if (!gone && !job.workers[rank].Alive()) gone = rank;
   }
   if (gone) return Place{.rank = *gone, .same_life = false, .park = false};
+  if (out) {
+    SLUICE_RETURN_IF_ERROR(MayRejoin(job, *out));
+    return Place{.rank = *out, .same_life = false, .park = false};
+  }
   if (may_come_free) return Place{.rank = 0, .same_life = false, .park = true};
   return absl::FailedPreconditionError(absl::StrCat("job \"", job.name(), "\" has no rank left of ", size,
                                                     " (job.workers)"));
@@ -337,7 +372,10 @@ absl::Status CoreImpl::AdmitWorker(SessionId session, const proto::Register& reg
     info->set_incarnation(worker->incarnation());
     info->set_address(worker->id());
     info->set_alive(true);
-    const char* kind = place.same_life ? "worker_back" : old.member() != 0 ? "worker_replaced" : "worker_registered";
+    const bool rejoins = info->out_from_round_size() > 0;
+    if (rejoins) info->set_joining(worker->incarnation());
+    const char* kind = rejoins && !place.same_life ? "worker_rejoins"
+                       : place.same_life ? "worker_back" : old.member() != 0 ? "worker_replaced" : "worker_registered";
     const std::string text = absl::StrCat("rank ", place.rank, ": ", reg.id(), " from ", peer, ", incarnation ",
                                           worker->incarnation());
     if (absl::Status status = CommitJob(job, std::move(next)); !status.ok()) {

@@ -130,6 +130,8 @@ void CoreImpl::ReleaseBarriers(JobState& job) {
     for (uint32_t rank = 0; rank < job.workers.size() && complete; ++rank) {
       if (!job.Active(rank)) continue;
       auto wait = waits.find(rank);
+      // One that joined a running job has not passed the barriers before; nobody can say which of them it will enter.
+      if (wait == waits.end() && job.plan().workers(static_cast<int>(rank)).joining() != 0) continue;
       complete = wait != waits.end();
       if (complete) sequence = std::min(sequence, wait->second.sequence);
     }

@@ -7,6 +7,10 @@
 //      change of owners, since the new ones answer for the shards that they got (CommitJob).
 //   4. CommitLeaving: the rank is out of partition p from p's open round on, or from the next one if it is in that one.
 // A rank that is lost before the job has tensors stays at 1 until it has.
+//
+// A rank that is out comes back as a new process (register.cc): the plan keeps "out from" and adds `joining`. Nobody waits
+// for it until it names the round from which it counts, to each owner by itself (server/partition.h). It may be lost again:
+// until step 4 the plan keeps `joining`, so that what it has contributed counts as any other's.
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
@@ -65,6 +69,7 @@ void CoreImpl::CommitLeaving(JobState& job) {
   for (const uint32_t rank : job.record.leaving_ranks()) {
     proto::WorkerInfo* info = next.mutable_plan()->mutable_workers(rank);
     info->clear_out_from_round();
+    info->clear_joining();
     for (uint32_t p = 0; p < partitions; ++p) {
       auto it = job.reports.find(p);
       if (it == job.reports.end()) {  // added after the question: nothing has happened to it

@@ -18,9 +18,14 @@ using transport::RetryReason;
 AsyncPartition::AsyncPartition(PartitionShape shape, ValueState values, JobContext* job)
     : DensePartition(std::move(shape), nullptr, std::move(values), job), ranks_(job->workers.size()) {}
 
-bool AsyncPartition::Counted(uint32_t rank) const {
-  const WorkerView& worker = job_->workers[rank];
-  return !worker.finished && shape_.partition >= worker.out_from_round.size();
+void AsyncPartition::Join(uint32_t rank, uint64_t round, bool first) {
+  if (first) {
+    std::erase_if(held_, [&](const Held& held) { return held.push.rank == rank; });   // of its former life
+    ranks_[rank].held = ranks_[rank].owed = false;
+  }
+  ranks_[rank].next = std::max({ranks_[rank].next, round, Slowest()});   // so that it holds nobody up
+  ranks_[rank].counted = true;
+  seats_[rank].joins_at = 0;
 }
 
 uint64_t AsyncPartition::Slowest() const {
@@ -288,12 +293,7 @@ void AsyncPartition::MembershipChanged() {
     ranks_.resize(job_->workers.size());
     seats_.resize(job_->workers.size());
   }
-  const uint64_t slowest = Slowest();
-  for (uint32_t r = 0; r < ranks_.size(); ++r) {
-    const bool counted = Counted(r);
-    if (counted && !ranks_[r].counted) ranks_[r].next = std::max(ranks_[r].next, slowest);
-    ranks_[r].counted = counted;
-  }
+  for (uint32_t r = 0; r < ranks_.size(); ++r) ranks_[r].counted = Counts(r, UINT64_MAX);
   CloseBroadcastIfComplete();
   ReleaseAnswers();
   ServePulls();

@@ -7,9 +7,10 @@
 // The mean over one contributor is the contribution: order and reduction make no difference. Rates follow the rank's own
 // steps, so a schedule means the same as under BSP; bias corrections follow the updates of the partition.
 // A broadcast gathers all counted ranks, each at its own next round. A rank that was declared out does not count from then
-// on; one that comes back starts at the slowest rank's round, so it holds nobody up.
+// on; one that comes back starts at the round that it names when it is ready (server/partition.h), so it holds nobody up.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <string>
 #include <vector>
@@ -35,7 +36,9 @@ class AsyncPartition final : public DensePartition {
   uint64_t OldestOpenRound() const override { return Slowest(); }
 
  protected:
-  uint64_t NextRound(uint32_t rank) const override { return ranks_[rank].next; }
+  uint64_t NextRound(uint32_t rank) const override {
+    return ranks_[rank].counted ? ranks_[rank].next : std::max(ranks_[rank].next, Slowest());
+  }
   uint32_t NextRateBits(uint32_t rank) const override { return semantics().RateBits(ranks_[rank].step); }
   bool ContributedToNext(uint32_t rank) const override { return ranks_[rank].gathered; }
 
@@ -51,7 +54,7 @@ class AsyncPartition final : public DensePartition {
     bool owed = false;        // the answer to round next - 1 waits for the slowest rank
   };
 
-  bool Counted(uint32_t rank) const;
+  void Join(uint32_t rank, uint64_t round, bool first) override;
   uint64_t Slowest() const;   // lowest next round of the counted ranks
   struct Held {
     FrameHeader push;

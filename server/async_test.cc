@@ -135,7 +135,7 @@ TEST(AsyncTest, ALostRankFreezesNobodyAndReturnsAtTheSlowestRound) {
   EXPECT_EQ(s.TakeOne(2).header.status, static_cast<uint16_t>(absl::StatusCode::kAborted));
   plan.set_version(3);
   plan.mutable_workers(2)->set_alive(true);
-  plan.mutable_workers(2)->clear_out_from_round();
+  plan.mutable_workers(2)->set_joining(10);
   s.core->OnPlan(plan);
   s.Send({.rank = 2, .values = {1}});   // a push from before: too late
   EXPECT_TRUE(s.TakeOne(2).header.has(kFlagRejected));

@@ -46,8 +46,13 @@ Partition::Admission BspPartition::Admit(LinkId link, const FrameHeader& push) {
     if (TakeSeat(link, push)) job_->replier->SendState(link, push, PushState::kReceived);
     return Admission::kAnswered;
   }
-  if (!Counts(push.rank)) {
+  if (!Counts(push.rank, open_) && !Joins(push.rank)) {
     job_->replier->SendError(link, push, RankIsOut(push.rank, open_));
+    return Admission::kAnswered;
+  }
+  if (state_ != State::kOpen || !Counts(push.rank, open_)) {
+    // Summed without it, or begun before it joined: when the round is closed, it is REJECTED.
+    job_->replier->SendRetry(link, push, RetryReason::kBusy, term());
     return Admission::kAnswered;
   }
   if (absl::Status status = CheckKind(push); !status.ok()) {
@@ -87,14 +92,35 @@ void BspPartition::AnswerAgain(LinkId link, const FrameHeader& push) {
     return;
   }
   if (!TakeSeat(link, push)) return;
-  Result result = push.round + 1 == open_ ? last_ : CurrentValue(push.round, NextRateBits(push.rank));
   // A later contribution is proof that it had its answer for this one.
-  if (seat.contributed <= push.round) result.flags |= transport::kFlagRejected;
+  const bool rejected = seat.contributed <= push.round;
+  job_->counters->rejected += rejected;
+  // A change is of no use to whose replica may be another than that of the round before.
+  const bool last = push.round + 1 == open_ && !(rejected && semantics().reply == proto::REPLY_CHANGE);
+  Result result = last ? last_ : CurrentValue(push.round, NextRateBits(push.rank));
+  if (rejected) result.flags |= transport::kFlagRejected;
   SendResult(push.rank, result);
 }
 
 bool BspPartition::Urgent(const FrameHeader& push) const {
-  return state_ == State::kOpen && push.round == open_ && push.rank == LowestMissing(open_);
+  if (state_ != State::kOpen || push.round != open_) return false;
+  if (push.rank == LowestMissing(open_)) return true;
+  // The one that closes the round, and so is not kept: whoever is missing below it may never come.
+  return semantics().leaves_out() && !waits() && CountMissing(open_) <= uint64_t{MayMiss()} + 1;
+}
+
+bool BspPartition::Complete() const {
+  if (contributed_ == 0) return false;
+  if (!semantics().leaves_out() || kind_ == Kind::kBroadcast) return LowestMissing(open_) == seats_.size();
+  return CountMissing(open_) <= MayMiss();
+}
+
+void BspPartition::Join(uint32_t rank, uint64_t round, bool first) {
+  // What has been added in order of rank stays in order: a round that is begun is not joined. (One that waits for this rank
+  // has been joined when it was not.)
+  const uint64_t least = first ? open_ + (contributed_ > 0 ? 1 : 0) : seats_[rank].joins_at;
+  seats_[rank].joins_at = std::max(round, least);
+  MembershipChanged();   // the open round may have waited for it
 }
 
 absl::Status BspPartition::Contribute(LinkId link, const FrameHeader& push, Payload payload) {
@@ -114,7 +140,7 @@ absl::Status BspPartition::Contribute(LinkId link, const FrameHeader& push, Payl
     assigned_ = *std::move(block);
     root_ = push.rank;
   }
-  if (contributed_ == 0) first_rank_ = push.rank;
+  if (contributed_ == 0) first_rank_ = push.rank, RoundBegins();
   kind_ = IsBroadcast(push) ? Kind::kBroadcast : Kind::kGradient;
   asked_to_skip_ |= push.has(transport::kFlagNonfinite);
   ++contributed_;
@@ -126,9 +152,14 @@ absl::Status BspPartition::Contribute(LinkId link, const FrameHeader& push, Payl
     job_->observer->OnContribution({job_->job, push.rank, push.incarnation, shape_.tensor, shape_.partition, open_,
                                     push.codec, push.flags, push.elements, payload.bytes()});
   }
-  const uint32_t missing = LowestMissing(open_);
-  absl::Status added = reducer_.Add(push.rank, kind_ == Kind::kGradient ? codec : nullptr, std::move(payload), missing,
-                                    /*last=*/missing == seats_.size());
+  uint32_t missing = LowestMissing(open_);
+  bool last = missing == seats_.size();
+  if (semantics().leaves_out()) {
+    last = Complete() && !waits();   // as long as it is not closed others may come
+    if (last) missing = static_cast<uint32_t>(seats_.size());
+  }
+  absl::Status added =
+      reducer_.Add(push.rank, kind_ == Kind::kGradient ? codec : nullptr, std::move(payload), missing, last);
   if (!added.ok()) {
     // It was validated, so this is memory: ours, or a peer's that changed under our eyes. The sum is lost.
     job_->fail(absl::Status(added.code(), absl::StrCat("round ", open_, " of ", Name(), ": ", added.message())));
@@ -140,16 +171,27 @@ absl::Status BspPartition::Contribute(LinkId link, const FrameHeader& push, Payl
 
 void BspPartition::MembershipChanged() {
   if (seats_.size() < job_->workers.size()) seats_.resize(job_->workers.size());
+  LetIn(open_ + (contributed_ > 0));
   if (state_ != State::kOpen) return;
   if (absl::Status status = reducer_.Raise(LowestMissing(open_)); !status.ok()) {
     job_->fail(absl::Status(status.code(), absl::StrCat("round ", open_, " of ", Name(), ": ", status.message())));
     return;
   }
   CloseIfComplete();
+  ServePulls();
+}
+
+void BspPartition::OnTick() {
+  if (BecomesOverdue()) CloseIfComplete();
 }
 
 void BspPartition::CloseIfComplete() {
-  if (state_ != State::kOpen || contributed_ == 0 || waits() || LowestMissing(open_) < seats_.size()) return;
+  if (state_ != State::kOpen || waits() || !Complete()) return;
+  // Those that had to wait for lower ranks which have not come.
+  if (absl::Status status = reducer_.Raise(static_cast<uint32_t>(seats_.size())); !status.ok()) {
+    job_->fail(absl::Status(status.code(), absl::StrCat("round ", open_, " of ", Name(), ": ", status.message())));
+    return;
+  }
   contributors_ = reducer_.added();
   if (semantics().order == proto::ORDER_EXACT) std::ranges::sort(contributors_);
   if (kind_ == Kind::kBroadcast) {
@@ -330,6 +372,7 @@ void BspPartition::EndRound(const Decision& decision, bool assigned, std::span<c
   kind_ = Kind::kUnknown;
   asked_to_skip_ = false;
   contributed_ = 0;
+  RoundEnds();
   unanswered_ = std::exchange(contributors_, {});
   if (followed()) {
     proto::RoundHead head;

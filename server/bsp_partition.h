@@ -1,6 +1,8 @@
-// A partition under BSP: one open round, closed when every counted rank has contributed.
+// A partition under BSP: one open round, closed when every counted rank has contributed, or all but job.backup_workers of
+// them, or whoever has when job.round_deadline_ms have passed (not broadcasts: these need everybody). Who comes later is
+// REJECTED.
 //
-//   OPEN     Contribute, until nobody is missing
+//   OPEN     Contribute, until nobody (or nobody who is waited for) is missing
 //   SUMMED   reduced; where a step-wide decision is configured its record goes to the coordinator ->
 //   VERDICT  OnVerdict(phase 0), for layer-wise optimizers again with phase 1
 //   APPLIED  in one act: value, optimizer state, replica, reply, open round; then the answers go out, and the round is OPEN
@@ -33,6 +35,7 @@ class BspPartition final : public DensePartition {
   bool Urgent(const FrameHeader& push) const override;
   absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) override;
   void MembershipChanged() override;
+  void OnTick() override;
   void OnVerdict(uint64_t step, uint32_t phase, const Verdict& verdict) override;
   absl::StatusOr<ReplicaMessage> Save() const override;
   void OnSettled() override;
@@ -52,6 +55,9 @@ class BspPartition final : public DensePartition {
   enum class State { kOpen, kDeciding };
   enum class Kind { kUnknown, kGradient, kBroadcast };
 
+  // Nobody is missing whom the open round waits for.
+  bool Complete() const;
+  void Join(uint32_t rank, uint64_t round, bool first) override;
   // The round can take this push beside those that it has.
   absl::Status CheckKind(const FrameHeader& push) const;
   // Step 2e: a round that is closed already.

@@ -350,5 +350,83 @@ TEST(BspTest, TracesAreToldWhenAnAnswerWasQueuedBegunAndLetGoOf) {
   }
 }
 
+// --- backup workers
+
+constexpr const char* kOneMayMiss = "workers: 3 backup_workers: 1 optimizer { kind: 'sgd' rate: 1 }";
+
+TEST(BspTest, TheFirstOfThemCloseARoundInOrderOfRankAndWhoIsLateIsRejected) {
+  CoreHarness s;
+  s.Start(OnePartition(kOneMayMiss));
+  s.Send({.rank = 2, .values = {3, 3, 3, 3}});
+  EXPECT_TRUE(s.observed.rounds.empty());
+  s.Send({.rank = 1, .values = {1, 1, 1, 1}});
+  ASSERT_EQ(s.observed.rounds.size(), 1u);
+  EXPECT_EQ(s.observed.rounds[0].record.contributors, (std::vector<uint32_t>{1, 2}));
+  EXPECT_EQ(s.TakeOne(1).Floats(), (std::vector<float>{-2, -2, -2, -2}));
+  s.Send({.rank = 0, .values = {9, 9, 9, 9}});
+  const SentFrame late = s.TakeOne(0);
+  EXPECT_TRUE(late.header.has(transport::kFlagRejected));
+  EXPECT_EQ(late.Floats(), (std::vector<float>{-2, -2, -2, -2}));
+  // It goes on with the next round, as any other.
+  s.Send({.rank = 0, .round = 1, .values = {1, 1, 1, 1}});
+  s.Send({.rank = 2, .round = 1, .values = {1, 1, 1, 1}});
+  EXPECT_EQ(s.observed.rounds[1].record.contributors, (std::vector<uint32_t>{0, 2}));
+  EXPECT_EQ(s.core->stats().rejected, 1u);
+}
+
+TEST(BspTest, WhoIsLateGetsTheReplicaWholeAndNoChange) {
+  CoreHarness s;
+  s.Start(OnePartition(absl::StrCat(kOneMayMiss, " reply: REPLY_CHANGE reply_codec: 'fp16' codec_min_elements: 1")));
+  for (const uint64_t round : {0, 1}) {
+    for (const uint32_t rank : {1u, 2u}) s.Send({.rank = rank, .round = round, .values = {1, 1, 1, 1}});
+  }
+  EXPECT_TRUE(s.Take(1).back().header.has(transport::kFlagChange));
+  s.Send({.rank = 0, .round = 1, .values = {9, 9, 9, 9}});
+  const SentFrame late = s.TakeOne(0);
+  EXPECT_FALSE(late.header.has(transport::kFlagChange));
+  EXPECT_EQ(late.Floats(), (std::vector<float>{-2, -2, -2, -2}));
+}
+
+TEST(BspTest, ABroadcastNeedsEverybodyAlsoWithBackupWorkers) {
+  CoreHarness s;
+  s.Start(OnePartition(kOneMayMiss));
+  s.Send({.rank = 0, .values = {5, 5, 5, 5}, .flags = transport::kFlagAssign});
+  s.Send({.rank = 1, .flags = transport::kFlagEmpty});
+  EXPECT_TRUE(s.observed.rounds.empty());
+  s.Send({.rank = 2, .flags = transport::kFlagEmpty});
+  EXPECT_EQ(s.observed.rounds.size(), 1u);
+}
+
+TEST(BspTest, ARoundClosesAtItsDeadlineWithThoseThatCame) {
+  for (const char* order : {"ORDER_RANK", "ORDER_FAST", "ORDER_EXACT"}) {
+    CoreHarness s;
+    s.Start(OnePartition(absl::StrCat("workers: 3 round_deadline_ms: 50 optimizer { kind: 'sgd' rate: 1 } order: ", order)));
+    s.Send({.rank = 2, .values = {3, 3, 3, 3}});
+    s.clock.Advance(49 * kMillisecond);
+    s.core->OnTick();
+    EXPECT_TRUE(s.observed.rounds.empty());
+    s.Send({.rank = 1, .values = {1, 1, 1, 1}});   // the deadline is the first one's
+    s.clock.Advance(kMillisecond);
+    s.core->OnTick();
+    ASSERT_EQ(s.observed.rounds.size(), 1u) << order;
+    EXPECT_EQ(s.TakeOne(2).Floats(), (std::vector<float>{-2, -2, -2, -2}));
+    s.Send({.rank = 0, .values = {9, 9, 9, 9}});
+    EXPECT_TRUE(s.TakeOne(0).header.has(transport::kFlagRejected));
+    s.clock.Advance(kSecond);
+    s.core->OnTick();
+    EXPECT_EQ(s.observed.rounds.size(), 1u);   // a round that nobody has begun does not end
+  }
+}
+
+TEST(BspTest, BackupWorkersAreRefusedWhereALateWorkerCouldNotGoOn) {
+  for (const char* config : {"workers: 2 backup_workers: 1", "workers: 2 backup_workers: 1 mode: MODE_ASP optimizer { kind: 'sgd' }",
+                             "workers: 2 backup_workers: 2 optimizer { kind: 'sgd' }"}) {
+    CoreHarness s;
+    s.Start(OnePartition(config));
+    s.Send({.values = {1, 1, 1, 1}});
+    EXPECT_NE(s.TakeOne(0).Text().find("job.backup_workers"), std::string::npos) << config;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::server

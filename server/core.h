@@ -72,7 +72,7 @@ struct ServerCoreOptions {
 };
 
 struct ServerCoreStats {
-  uint64_t rounds_applied = 0, contributions = 0, rounds_skipped = 0, refused = 0, duplicates = 0;
+  uint64_t rounds_applied = 0, contributions = 0, rounds_skipped = 0, refused = 0, duplicates = 0, rejected = 0;
   uint64_t payload_in = 0, payload_out = 0;
   uint64_t state_bytes = 0;       // parameters, optimizer state, replicas, cached replies
   uint64_t pool_used = 0, pool_peak = 0, waiting = 0;

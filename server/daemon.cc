@@ -351,6 +351,7 @@ void Daemon::AddMetrics() {
               stats.core.rounds_applied);
       counter("sluice_server_rounds_skipped_total", "Of these: nothing was applied", "rounds", stats.core.rounds_skipped);
       counter("sluice_server_contributions_total", "Pushes that counted", "pushes", stats.core.contributions);
+      counter("sluice_server_rejected_total", "Answers that a push came too late for its round", "answers", stats.core.rejected);
       counter("sluice_server_duplicates_total", "Repeats of pushes that were there already", "pushes", stats.core.duplicates);
       counter("sluice_server_refused_total", "Frames answered by RETRY or ERROR", "frames", stats.core.refused);
       counter("sluice_server_payload_bytes_in_total", "Payload of pushes that counted", "bytes", stats.core.payload_in);

@@ -97,7 +97,7 @@ absl::Status DensePartition::Pull(LinkId link, const FrameHeader& pull, ConstByt
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", pull.rank, " pulls rows of ", Name(), ", which is a tensor and no table"));
   }
-  if (waits() || (!pull.has(transport::kFlagAdmit) && NextRound(pull.rank) < pull.round)) {
+  if (waits() || !Due(pull)) {
     pulls_[pull.rank] = {link, pull};
     return absl::OkStatus();
   }
@@ -122,15 +122,23 @@ void DensePartition::SendValue(LinkId link, const FrameHeader& pull) {
   header.slot = pull.reply_slot;
   header.attempt = ++seat.answers;
   seat.value_slot = pull.reply_slot;
-  seat.value_key = job_->replier->SendPayload(link, header, std::as_const(*values_.pulled()).bytes(),
-                                              values_.pulled(), shape_.priority);
+  const bool bare = pull.has(transport::kFlagNoReply);   // the round is all that is asked for
+  if (bare) header.slot = 0;
+  seat.value_key = bare ? job_->replier->SendPayload(link, header, {}, nullptr, shape_.priority)
+                        : job_->replier->SendPayload(link, header, std::as_const(*values_.pulled()).bytes(),
+                                                     values_.pulled(), shape_.priority);
+}
+
+bool DensePartition::Due(const FrameHeader& pull) const {
+  if (pull.has(transport::kFlagAdmit)) return true;
+  const uint64_t next = NextRound(pull.rank);
+  return next >= pull.round || (!semantics().async() && IsIn(pull.rank, next));
 }
 
 void DensePartition::ServePulls() {
   if (waits()) return;
   for (auto it = pulls_.begin(); it != pulls_.end();) {
-    const FrameHeader& request = it->second.request;
-    if (!request.has(transport::kFlagAdmit) && NextRound(it->first) < request.round) {
+    if (!Due(it->second.request)) {
       ++it;
       continue;
     }

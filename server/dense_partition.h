@@ -73,6 +73,7 @@ class DensePartition : public Partition {
     FrameHeader request;
   };
   void SendValue(LinkId link, const FrameHeader& pull);
+  bool Due(const FrameHeader& pull) const;
 
   std::map<uint32_t, WaitingPull> pulls_;   // by rank; a repeat takes the place of the one before
 };

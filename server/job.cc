@@ -43,6 +43,7 @@ Job::Job(uint32_t number, uint64_t uid, const JobEnvironment& environment)
   context_.scratch = env_.scratch;
   context_.exact = env_.exact;
   context_.replication = &replication_;
+  context_.clock = env_.clock;
   context_.observer = env_.observer;
   // A worker asks for parts of 256 KiB, or a single row, whatever the pool: they are answered from other memory.
   context_.max_rows_bytes = std::max<size_t>(env_.max_message_bytes, 256 << 10);
@@ -134,13 +135,15 @@ Admission Job::Admit(LinkId link, const FrameHeader& push) {
     ++env_.counters->refused;
     return Admission::kAnswered;
   }
-  const size_t largest = partition->is_table() ? std::max(env_.max_message_bytes, env_.max_row_push_bytes)
-                                               : env_.max_message_bytes;
+  // Pushes beside the pool are taken in the order of ranks, for which rounds that leave workers out do not wait.
+  const bool beside = partition->is_table() && !context_.semantics->leaves_out();
+  const size_t largest = beside ? std::max(env_.max_message_bytes, env_.max_row_push_bytes) : env_.max_message_bytes;
   if (absl::Status status = partition->CheckPush(push, largest); !status.ok()) {                             // d
     ++env_.counters->refused;
     env_.host->EndLink(link, push, status);
     return Admission::kAnswered;
   }
+  partition->Named(push.rank, push.round, /*by_name=*/false);
   return partition->Admit(link, push);
 }
 
@@ -158,6 +161,7 @@ absl::Status Job::Contribute(LinkId link, const FrameHeader& push, transport::Pa
   Partition* partition = nullptr;
   if (!Recognise(link, push, &partition)) return absl::OkStatus();
   CountIn(push.partition, payload.bytes().size());
+  partition->Named(push.rank, push.round, /*by_name=*/false);
   return partition->Contribute(link, push, std::move(payload));
 }
 
@@ -167,6 +171,9 @@ void Job::OnPull(LinkId link, const FrameHeader& pull, ConstBytes payload) {
     ++env_.counters->refused;
     return;
   }
+  // One that asks for rounds alone, to name one then, pulls round 0.
+  const bool by_name = pull.has(transport::kFlagAdmit);
+  if (!by_name || pull.round > 0) partition->Named(pull.rank, pull.round, by_name);
   if (absl::Status status = partition->Pull(link, pull, payload); !status.ok()) {
     ++env_.counters->refused;
     env_.host->EndLink(link, pull, status);
@@ -359,6 +366,10 @@ void Job::TakeVerdict(uint64_t step, uint32_t phase, const Verdict& verdict) {
 void Job::OnTick() {
   verdicts_.OnTick();
   replication_.OnTick();
+  if (context_.semantics == nullptr || context_.semantics->round_deadline == 0) return;
+  for (const auto& partition : partitions_) {
+    if (partition != nullptr && partition->owner()) partition->OnTick();
+  }
 }
 
 void Job::OnReplicaAnswer(LinkId link, const FrameHeader& header, ConstBytes payload) {

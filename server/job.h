@@ -85,8 +85,11 @@ class Job {
   // StreamReceiver::Owner, for frames of this job.
   transport::StreamReceiver::Admission Admit(LinkId link, const FrameHeader& push);
   bool Urgent(const FrameHeader& push) const;
-  // A round closes when the parts of all ranks are there.
-  bool joint() const { return context_.semantics != nullptr && !context_.semantics->async(); }
+  // A round closes when the parts of all ranks are there. Where rounds leave workers out it does not wait for the last: a part of a round
+  // that is closed already must hold nobody back.
+  bool joint() const {
+    return context_.semantics != nullptr && !context_.semantics->async() && !context_.semantics->leaves_out();
+  }
   absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload);
 
   void OnPull(LinkId link, const FrameHeader& pull, ConstBytes payload);

@@ -45,6 +45,7 @@ absl::Status Job::TakeWorkers(const proto::Plan& plan) {
     return absl::InvalidArgumentError(absl::StrCat("job.workers is ", world, "; at most ", kMaxWorkers, " are possible"));
   }
   context_.workers.resize(world);
+  bool joiners = false, others = static_cast<uint32_t>(plan.workers_size()) < world;
   for (const proto::WorkerInfo& info : plan.workers()) {
     if (info.rank() >= world) {
       return absl::InvalidArgumentError(
@@ -58,8 +59,12 @@ absl::Status Job::TakeWorkers(const proto::Plan& plan) {
     worker.alive = info.alive();
     worker.finished = info.finished();
     worker.address = info.address();
+    worker.joining = info.joining();
     worker.out_from_round.assign(info.out_from_round().begin(), info.out_from_round().end());
+    joiners |= worker.joining != 0 && !worker.finished;
+    others |= worker.joining == 0 && !worker.finished && worker.out_from_round.empty();
   }
+  context_.only_joiners = joiners && !others;
   return absl::OkStatus();
 }
 

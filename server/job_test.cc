@@ -34,6 +34,96 @@ TEST(JobTest, RescaleClosesTheRoundWithoutTheLostRank) {
   EXPECT_EQ(s.TakeOne(1).header.status, static_cast<uint16_t>(absl::StatusCode::kAborted));
 }
 
+// Of the round alone. kFlagAdmit: it is named, and answered at once; else the answer comes when it is open.
+FrameHeader BarePull(uint32_t rank, uint64_t round, uint16_t flags) {
+  FrameHeader h = CoreHarness::HeaderOf(
+      {.rank = rank, .round = round, .flags = static_cast<uint16_t>(transport::kFlagNoReply | flags)});
+  h.type = FrameType::kPull;
+  h.aux64 = round;
+  return h;
+}
+
+// Rank 1 of three was declared out of round 0 and is back; rank 0 and 2 have closed round 0 without it.
+proto::Plan Rejoined(CoreHarness* s) {
+  proto::Plan plan = OnePartition("workers: 3 on_worker_loss: LOSS_RESCALE optimizer { kind: 'sgd' rate: 1 }");
+  plan.mutable_workers(1)->add_out_from_round(0);
+  plan.mutable_workers(1)->set_joining(10);
+  s->Start(plan);
+  for (const uint32_t rank : {0u, 2u}) s->Send({.rank = rank, .values = {1, 1, 1, 1}});
+  s->TakeOne(0);
+  s->TakeOne(2);
+  return plan;
+}
+
+TEST(JobTest, AReturningRankCountsFromTheRoundThatItNamesAndNobodyWaitsBefore) {
+  CoreHarness s;
+  Rejoined(&s);
+  s.Deliver(2, BarePull(1, 2, transport::kFlagAdmit), {});
+  EXPECT_EQ(s.TakeOne(1).header.round, 1u);
+  s.Deliver(2, BarePull(1, 2, 0), {});   // round 1 goes on without it
+  EXPECT_TRUE(s.Take(1).empty());
+  for (const uint32_t rank : {0u, 2u}) s.Send({.rank = rank, .round = 1, .values = {1, 1, 1, 1}});
+  EXPECT_EQ(s.observed.rounds.back().record.contributors, (std::vector<uint32_t>{0, 2}));
+  const SentFrame value = s.TakeOne(1);   // round 2 is open, and it is told at once
+  EXPECT_EQ(value.header.type, FrameType::kValue);
+  EXPECT_EQ(value.header.round, 2u);
+  EXPECT_EQ(value.header.total_bytes, 0u);
+  for (const uint32_t rank : {0u, 2u}) s.Send({.rank = rank, .round = 2, .values = {1, 1, 1, 1}});
+  EXPECT_EQ(s.observed.rounds.size(), 2u);   // waits for rank 1
+  s.Send({.rank = 1, .round = 2, .values = {4, 4, 4, 4}});
+  EXPECT_EQ(s.observed.rounds.back().record.contributors, (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_EQ(s.TakeOne(1).Floats(), (std::vector<float>{-4, -4, -4, -4}));
+}
+
+TEST(JobTest, AReturningRankThatNamesALaterRoundIsWaitedForThereOnly) {
+  CoreHarness s;
+  Rejoined(&s);
+  s.Deliver(2, BarePull(1, 2, transport::kFlagAdmit), {});
+  for (const uint64_t round : {1, 2})
+    for (const uint32_t rank : {0u, 2u}) s.Send({.rank = rank, .round = round, .values = {1, 1, 1, 1}});
+  EXPECT_EQ(s.observed.rounds.size(), 2u);   // round 2 waits
+  s.Take(1);
+  s.Deliver(2, BarePull(1, 4, transport::kFlagAdmit), {});
+  EXPECT_EQ(s.observed.rounds.size(), 3u);
+  EXPECT_EQ(s.TakeOne(1).header.round, 3u);
+  s.Deliver(2, BarePull(1, 2, transport::kFlagAdmit), {});   // a repeat that comes late
+  for (const uint32_t rank : {0u, 2u}) s.Send({.rank = rank, .round = 3, .values = {1, 1, 1, 1}});
+  EXPECT_EQ(s.observed.rounds.size(), 4u);
+  for (const uint32_t rank : {0u, 2u}) s.Send({.rank = rank, .round = 4, .values = {1, 1, 1, 1}});
+  EXPECT_EQ(s.observed.rounds.size(), 4u);   // waits for rank 1
+}
+
+TEST(JobTest, AReturningRankThatComesTooLateIsRejectedAndCountsFromThenOn) {
+  CoreHarness s;
+  Rejoined(&s);
+  s.Send({.rank = 0, .round = 1, .values = {1, 1, 1, 1}});
+  s.Send({.rank = 1, .round = 1, .values = {9, 9, 9, 9}});   // begun: what is summed in order of rank stays so
+  EXPECT_EQ(s.TakeOne(1).header.aux, static_cast<uint32_t>(transport::RetryReason::kBusy));
+  s.Send({.rank = 2, .round = 1, .values = {1, 1, 1, 1}});
+  s.Send({.rank = 1, .round = 1, .values = {9, 9, 9, 9}, .attempt = 2});
+  const SentFrame answer = s.TakeOne(1);
+  EXPECT_TRUE(answer.header.has(kFlagRejected));
+  EXPECT_EQ(answer.Floats(), (std::vector<float>{-2, -2, -2, -2}));
+  EXPECT_EQ(s.core->stats().rejected, 1u);
+  for (const uint32_t rank : {0u, 2u}) s.Send({.rank = rank, .round = 2, .values = {1, 1, 1, 1}});
+  EXPECT_EQ(s.observed.rounds.size(), 2u);   // waits for rank 1
+}
+
+TEST(JobTest, AReturningRankIsLetInWhenTheOthersHaveLeft) {
+  CoreHarness s;
+  proto::Plan plan = Rejoined(&s);
+  s.Deliver(2, BarePull(1, 2, 0), {});
+  EXPECT_TRUE(s.Take(1).empty());
+  plan.set_version(2);
+  plan.mutable_workers(0)->set_finished(true);
+  plan.mutable_workers(2)->set_finished(true);
+  s.core->OnPlan(plan);
+  s.core->OnTurnEnd();
+  EXPECT_EQ(s.TakeOne(1).header.round, 1u);   // nobody would ever close round 1 for it
+  s.Send({.rank = 1, .round = 1, .values = {2, 2, 2, 2}});
+  EXPECT_EQ(s.TakeOne(1).Floats(), (std::vector<float>{-3, -3, -3, -3}));
+}
+
 TEST(JobTest, FinishedRanksAreNotWaitedFor) {
   CoreHarness s;
   proto::Plan plan = OnePartition("workers: 2");

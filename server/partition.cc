@@ -48,16 +48,66 @@ absl::Status Partition::CheckRanks(const google::protobuf::RepeatedField<uint32_
   return absl::OkStatus();
 }
 
-bool Partition::Counts(uint32_t rank) const {
+bool Partition::Counts(uint32_t rank, uint64_t round) const {
   const WorkerView& worker = job_->workers[rank];
   if (worker.finished) return false;
   // Declared out: it counts where its contribution is, and sends no more. (A new owner may lack one that the former had.)
-  return shape_.partition >= worker.out_from_round.size();
+  if (shape_.partition < worker.out_from_round.size()) {
+    if (worker.joining == 0) return false;
+    return Returned(rank) || (seats_[rank].joined == worker.joining && seats_[rank].joins_at <= round);
+  }
+  return true;
+}
+
+bool Partition::Joins(uint32_t rank) const {
+  const WorkerView& worker = job_->workers[rank];
+  return worker.joining != 0 && worker.alive && !worker.finished && shape_.partition < worker.out_from_round.size();
+}
+
+void Partition::Named(uint32_t rank, uint64_t round, bool by_name) {
+  if (!Joins(rank)) return;
+  Seat& seat = seats_[rank];
+  const uint32_t life = job_->workers[rank].joining;
+  const bool first = seat.joined != life;
+  if (first ? Counts(rank, round) : !by_name || Returned(rank)) return;
+  if (first) seat.joins_at = 0;
+  seat.joined = life;
+  Join(rank, round, first);
+}
+
+bool Partition::Returned(uint32_t rank) const {
+  const WorkerView& worker = job_->workers[rank];
+  // Rounds of SSP and ASP are the rank's own: there the number says nothing.
+  return !semantics().async() && seats_[rank].contributed > worker.out_from_round[shape_.partition];
+}
+
+void Partition::LetIn(uint64_t free) {
+  if (!job_->only_joiners) return;
+  for (uint32_t rank = 0; rank < seats_.size(); ++rank) {
+    if (!Joins(rank) || Returned(rank) || Counts(rank, free)) continue;
+    seats_[rank].joined = job_->workers[rank].joining;
+    seats_[rank].joins_at = free;
+  }
+}
+
+bool Partition::IsIn(uint32_t rank, uint64_t open) const {
+  return Joins(rank) && Counts(rank, open) && !seats_[rank].HasContributed(open);
+}
+
+uint32_t Partition::CountMissing(uint64_t round) const {
+  uint32_t missing = 0;
+  for (uint32_t rank = 0; rank < seats_.size(); ++rank) missing += !seats_[rank].HasContributed(round) && Counts(rank, round);
+  return missing;
+}
+
+bool Partition::BecomesOverdue() {
+  if (overdue_ || begun_at_ == 0 || job_->clock->Now() - begun_at_ < semantics().round_deadline) return false;
+  return overdue_ = true;
 }
 
 uint32_t Partition::LowestMissing(uint64_t round) const {
   uint32_t rank = 0;
-  while (rank < seats_.size() && (seats_[rank].HasContributed(round) || !Counts(rank))) ++rank;
+  while (rank < seats_.size() && (seats_[rank].HasContributed(round) || !Counts(rank, round))) ++rank;
   return rank;
 }
 

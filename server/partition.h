@@ -4,6 +4,15 @@
 // have contributed) and AsyncPartition (SSP and ASP: applied on arrival). A table's are TablePartitions, one a segment.
 // Protocol: docs/wire.md, "A push, step by step" and "A pull"; steps 2a to 2c are Job's, 2d is CheckPush, 2e to 2h are
 // Admit's.
+//
+// Which ranks count in a round (docs/workers.md, "Coming back"):
+//   t=0  the plan says: rank 2 is out of this partition from round 7 on. Rounds from 7 on close without it
+//   t=1  the plan says: a new life of rank 2 is joining. Still nobody waits for it
+//   t=2  it names round 12 (PULL with ADMIT), and this one is at 10: it counts from round 12 on. Had it come when round 12
+//        was begun or closed, it would count from the next one on that is not, and would be told: it names a later round
+//        everywhere then, until it counts from the same one in all partitions
+// What has been named is known to this owner alone. Another one learns it when the rank asks again, or by the rank's
+// contributions, which copies have; until then nobody waits for it, and a push that comes too late is REJECTED.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +22,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/clock.h"
 #include "proto/control.pb.h"
 #include "server/block.h"
 #include "server/core.h"
@@ -33,6 +43,7 @@ struct WorkerView {
   bool finished = false;
   std::string address;                   // for people
   std::vector<uint64_t> out_from_round;  // by partition, or empty: it counts everywhere
+  uint32_t joining = 0;                  // WorkerInfo.joining
 };
 
 // What the partitions of a job share on this lane; outlives them.
@@ -41,6 +52,7 @@ struct JobContext {
   uint64_t plan_version = 0;
   std::unique_ptr<const Semantics> semantics;
   std::vector<WorkerView> workers;       // by rank; size = the job's world size
+  bool only_joiners = false;             // everybody else has finished or is out
   Replier* replier = nullptr;
   BlockPool* values = nullptr;           // memory that replies are sent from
   BlockPool* scratch = nullptr;          // memory that is never sent
@@ -49,6 +61,7 @@ struct JobContext {
   uint64_t max_rows_bytes = 0;           // of one answer to a pull of rows
   ServerObserver* observer = nullptr;    // may be null
   ServerCoreStats* counters = nullptr;
+  const Clock* clock = nullptr;
   // Hands a record of a summed partition to the step coordinator. OnVerdict follows, never from inside the call.
   std::function<void(uint64_t step, uint32_t phase, const StepRecord& record)> submit;
   // The job cannot go on (memory): everybody is told.
@@ -80,6 +93,10 @@ class Partition {
   // A whole payload that was admitted (perhaps long ago: it is looked at again). An error was not counted.
   virtual absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) = 0;
   virtual void MembershipChanged() = 0;   // JobContext::workers is another
+  // This rank takes part from this round on, if it is one that joins and has not said so yet. by_name: or has said so, and
+  // has not begun; then a later round takes the place of the one that it named. Before Admit and Pull.
+  void Named(uint32_t rank, uint64_t round, bool by_name);
+  virtual void OnTick() {}                // where rounds have a deadline
   virtual void OnVerdict(uint64_t step, uint32_t phase, const Verdict& verdict) { (void)step, (void)phase, (void)verdict; }
   virtual void Report(proto::PartitionState* state) const = 0;
   virtual std::string WaitingFor() const = 0;   // for people: whom the open round waits for, or ""
@@ -124,6 +141,8 @@ class Partition {
     uint32_t incarnation = 0;
     uint32_t attempt = 0;
     uint32_t answers = 0;          // REPLY and VALUE messages sent: their attempt, so that stripes of two never mix
+    uint32_t joined = 0;           // the life (WorkerView::joining) that has named its round,
+    uint64_t joins_at = 0;         // and the first round that it counts in
     bool no_reply = false;
 
     bool HasContributed(uint64_t to_round) const { return contributed == to_round + 1; }
@@ -148,10 +167,28 @@ class Partition {
   absl::Status CheckDigest(uint64_t round, uint64_t owners, uint64_t own) const;
   // Of a message: ranks of this job.
   absl::Status CheckRanks(const google::protobuf::RepeatedField<uint32_t>& ranks) const;
-  // False: no round waits for this rank (it was declared out, or has finished).
-  bool Counts(uint32_t rank) const;
+  // False: this round does not wait for this rank (it was declared out, or has finished).
+  bool Counts(uint32_t rank, uint64_t round) const;
+  // It was declared out here and its new life is there: Counts is, or will be, true of some round.
+  bool Joins(uint32_t rank) const;
+  // A joiner has named `round`, for the first time or another one: raises joins_at.
+  virtual void Join(uint32_t rank, uint64_t round, bool first) = 0;
+  // One that joins has contributed.
+  bool Returned(uint32_t rank) const;
+  // BSP: where JobContext::only_joiners, all who join take part from this round on, the first that is not begun: nobody else
+  // would bring the round that they have named. (The plan says it, and not who has named a round here: let in at once in one
+  // partition and not in the other, two of them would wait for each other.)
+  void LetIn(uint64_t free);
+  // BSP: a joiner waits to be let in at a later round, and takes part in this one already.
+  bool IsIn(uint32_t rank, uint64_t open) const;
   // BSP: the lowest rank that counts and has not contributed to this round; the number of ranks if nobody is missing.
   uint32_t LowestMissing(uint64_t round) const;
+  // BSP: how many ranks that count have not contributed to this round, and how many of them it can be closed without.
+  uint32_t CountMissing(uint64_t round) const;
+  uint32_t MayMiss() const { return overdue_ ? UINT32_MAX : semantics().backup_workers; }
+  void RoundBegins() { begun_at_ = job_->clock != nullptr ? job_->clock->Now() : 0; }   // with its first contribution
+  void RoundEnds() { begun_at_ = 0, overdue_ = false; }
+  bool BecomesOverdue();                  // its deadline has passed, and that is news
   // BSP: this round and who has contributed to it.
   void ReportRound(uint64_t round, proto::PartitionState* state) const;
   // Takes the answer's address from an ANNOUNCE or PUSH. False: it is of an older attempt or life, ignore it.
@@ -174,6 +211,8 @@ class Partition {
  private:
   uint32_t term_ = 0;
   bool owner_ = true;
+  TimeNs begun_at_ = 0;                // the open round has had its first contribution; 0 = not yet
+  bool overdue_ = false;
 };
 
 }  // namespace sluice::server

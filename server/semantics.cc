@@ -1,5 +1,6 @@
 #include "server/semantics.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -30,6 +31,26 @@ absl::Status CheckAsync(const Semantics& s) {
     return absl::FailedPreconditionError(
         absl::StrCat(mode, " applies each push by itself, so there is no aggregate to reply: it needs job.optimizer.kind "
                      "and job.reply=parameters"));
+  }
+  return absl::OkStatus();
+}
+
+// Who is late has no part in the round, and must be able to go on from what it is told instead.
+absl::Status CheckBackups(const Semantics& s) {
+  if (!s.leaves_out()) return absl::OkStatus();
+  const char* what = s.backup_workers > 0 ? "job.backup_workers" : "job.round_deadline_ms";
+  if (s.async()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, " needs job.mode=bsp: where each push is applied by itself nobody waits for stragglers"));
+  }
+  if (s.reply == proto::REPLY_AGGREGATE) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        what, " does not go with aggregates as replies: a worker that is late by two rounds would never get the "
+        "first one's sum; use job.optimizer.kind and job.reply=parameters or change"));
+  }
+  if (s.backup_workers >= std::max(1u, s.config.workers())) {
+    return absl::InvalidArgumentError(absl::StrCat("job.backup_workers is ", s.backup_workers, " of ", s.config.workers(),
+                                                   " workers; at least one must be waited for"));
   }
   return absl::OkStatus();
 }
@@ -71,7 +92,10 @@ absl::StatusOr<std::unique_ptr<Semantics>> Semantics::Create(const proto::JobCon
         "job.reply=change needs an optimizer on the servers (job.optimizer.kind): without one there are no parameters "
         "that change");
   }
+  s->backup_workers = config.backup_workers();
+  s->round_deadline = config.round_deadline_ms() * kMillisecond;
   SLUICE_RETURN_IF_ERROR(CheckAsync(*s));
+  SLUICE_RETURN_IF_ERROR(CheckBackups(*s));
   return s;
 }
 

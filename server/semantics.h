@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "compression/codec.h"
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
@@ -30,6 +31,9 @@ class Semantics {
   double clip_norm = 0;
   bool has_optimizer = false;
   bool layerwise = false;
+  uint32_t backup_workers = 0;                   // so many of the counted ranks need not be in a gradient round
+  TimeNs round_deadline = 0;                     // and nobody need, so long after its first push; 0 = none
+  bool leaves_out() const { return backup_workers > 0 || round_deadline > 0; }
   proto::JobConfig config;
 
   // Clipping, skipping and layer-wise optimizers: a step is decided by the coordinator.

@@ -130,8 +130,12 @@ Partition::Admission TablePartition::Admit(LinkId link, const FrameHeader& push)
     if (TakeSeat(link, push)) job_->replier->SendState(link, push, PushState::kReceived);
     return Admission::kAnswered;
   }
-  if (async_ ? !clocks_[push.rank].counted : !Counts(push.rank)) {
+  if (async_ ? !clocks_[push.rank].counted : !Counts(push.rank, open) && !Joins(push.rank)) {
     job_->replier->SendError(link, push, RankIsOut(push.rank, open));
+    return Admission::kAnswered;
+  }
+  if (!async_ && !Counts(push.rank, open)) {   // begun before it joined: when the round is closed, it is REJECTED
+    job_->replier->SendRetry(link, push, RetryReason::kBusy, term());
     return Admission::kAnswered;
   }
   return Admission::kAccept;
@@ -151,6 +155,7 @@ void TablePartition::AnswerAgain(LinkId link, const FrameHeader& push) {
   }
   // A later contribution is proof that it had its answer for this one.
   const uint16_t flags = seat.contributed <= push.round ? transport::kFlagRejected : 0;
+  job_->counters->rejected += flags != 0;
   SendApplied(push.rank, push.round, flags, async_ ? 1 : last_contributors_);
 }
 
@@ -167,7 +172,31 @@ void TablePartition::SendApplied(uint32_t rank, uint64_t round, uint16_t flags, 
 bool TablePartition::Urgent(const FrameHeader& push) const {
   if (push.round != NextRound(push.rank)) return false;
   // While a round goes to copies a contribution is kept: it must leave the reserve to the copies' messages.
-  return async_ ? !waits() && push.round == Slowest() : push.rank == LowestMissing(open_);
+  if (async_) return !waits() && push.round == Slowest();
+  if (push.rank == LowestMissing(open_)) return true;
+  return semantics().leaves_out() && !waits() && CountMissing(open_) <= uint64_t{MayMiss()} + 1;
+}
+
+bool TablePartition::Complete() const {
+  if (contributed_ == 0) return false;
+  if (!semantics().leaves_out()) return LowestMissing(open_) == seats_.size();
+  return CountMissing(open_) <= MayMiss();
+}
+
+void TablePartition::Join(uint32_t rank, uint64_t round, bool first) {
+  if (!async_) {   // as in BspPartition
+    const uint64_t least = first ? open_ + (contributed_ > 0 ? 1 : 0) : seats_[rank].joins_at;
+    seats_[rank].joins_at = std::max(round, least);
+    MembershipChanged();
+    return;
+  }
+  Clock& clock = clocks_[rank];
+  if (first) {
+    std::erase_if(queued_, [&](const auto& queued) { return queued.first == rank; });   // of its former life
+    clock.held = clock.owed = false;
+  }
+  clock.next = std::max({clock.next, round, Slowest()});   // so that it holds nobody up
+  clock.counted = true;
 }
 
 absl::StatusOr<TablePartition::Held> TablePartition::Parse(const FrameHeader& push, Payload payload) const {
@@ -216,7 +245,7 @@ absl::Status TablePartition::Contribute(LinkId link, const FrameHeader& push, Pa
     return absl::OkStatus();
   }
   seats_[push.rank].contributed = push.round + 1;
-  ++contributed_;
+  if (contributed_++ == 0) RoundBegins();
   const uint32_t rank = push.rank;
   held_.emplace(rank, *std::move(held));
   Consume(/*all=*/semantics().order == proto::ORDER_FAST);
@@ -246,13 +275,19 @@ void TablePartition::Consume(bool all) {
   }
 }
 
+void TablePartition::OnTick() {
+  if (!async_ && BecomesOverdue()) CloseIfComplete();
+}
+
 void TablePartition::CloseIfComplete() {
-  if (contributed_ == 0 || waits() || LowestMissing(open_) < seats_.size()) return;
+  if (waits() || !Complete()) return;
+  Consume(/*all=*/true);   // those that had to wait for lower ranks which have not come
   if (semantics().reduction == proto::REDUCTION_MEAN && contributors_.size() > 1) {
     sum_.Divide(static_cast<float>(contributors_.size()));
   }
   unanswered_ = std::exchange(contributors_, {});
   contributed_ = 0;
+  RoundEnds();
   last_contributors_ = static_cast<uint32_t>(unanswered_.size());
   ++open_;
   ApplyRound(open_ - 1, unanswered_, sum_.ids(), sum_.sums(), sum_.sightings(), schedule_.Rate(open_ - 1));
@@ -442,17 +477,13 @@ void TablePartition::MembershipChanged() {
   if (seats_.size() < job_->workers.size()) seats_.resize(job_->workers.size());
   if (clocks_.size() < job_->workers.size()) clocks_.resize(job_->workers.size());
   if (!async_) {
+    LetIn(open_ + (contributed_ > 0));
     Consume(/*all=*/semantics().order == proto::ORDER_FAST);
     CloseIfComplete();
+    ServeParked();
     return;
   }
-  const uint64_t slowest = Slowest();
-  for (uint32_t r = 0; r < clocks_.size(); ++r) {
-    const WorkerView& worker = job_->workers[r];
-    const bool counted = !worker.finished && shape_.partition >= worker.out_from_round.size();
-    if (counted && !clocks_[r].counted) clocks_[r].next = std::max(clocks_[r].next, slowest);
-    clocks_[r].counted = counted;
-  }
+  for (uint32_t r = 0; r < clocks_.size(); ++r) clocks_[r].counted = Counts(r, UINT64_MAX);
   ReleaseAnswers();
   ServeParked();
 }
@@ -490,8 +521,7 @@ absl::StatusOr<std::span<const uint64_t>> TablePartition::ParseIds(const FrameHe
 
 absl::Status TablePartition::Pull(LinkId link, const FrameHeader& pull, ConstBytes payload) {
   SLUICE_ASSIGN_OR_RETURN(const std::span<const uint64_t> ids, ParseIds(pull, payload));
-  const bool due = pull.has(transport::kFlagAdmit) || NextRound(pull.rank) >= pull.round;
-  if (due && !waits()) return SendRows(link, pull, ids);
+  if (Due(pull, !ids.empty()) && !waits()) return SendRows(link, pull, ids);
   const std::pair<uint32_t, uint64_t> key{pull.rank, pull.aux64};
   if (!parked_.contains(key)) {
     const auto first = parked_.lower_bound({pull.rank, 0}), last = parked_.upper_bound({pull.rank, UINT64_MAX});
@@ -502,6 +532,11 @@ absl::Status TablePartition::Pull(LinkId link, const FrameHeader& pull, ConstByt
   }
   parked_[key] = {link, pull, {ids.begin(), ids.end()}};
   return absl::OkStatus();
+}
+
+bool TablePartition::Due(const FrameHeader& pull, bool rows) const {
+  if (pull.has(transport::kFlagAdmit) || NextRound(pull.rank) >= pull.round) return true;
+  return !async_ && !rows && IsIn(pull.rank, open_);   // a joiner that names its round asks for no rows
 }
 
 absl::Status TablePartition::SendRows(LinkId link, const FrameHeader& pull, std::span<const uint64_t> ids) {
@@ -550,7 +585,7 @@ void TablePartition::ServeParked() {
   if (waits()) return;
   for (auto it = parked_.begin(); it != parked_.end();) {
     const FrameHeader& request = it->second.request;
-    if (!request.has(transport::kFlagAdmit) && NextRound(it->first.first) < request.round) {
+    if (!Due(request, !it->second.ids.empty())) {
       ++it;
       continue;
     }

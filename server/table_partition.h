@@ -3,14 +3,16 @@
 //
 // Pushes are contributions like those of tensors, one a rank and round, and a rank that has no row of this segment in a
 // round pushes an EMPTY one, so that rounds close. The answer is always APPLIED; rows come by PULL (docs/wire.md, "Rows").
-//   BSP        a round closes when all counted ranks have contributed: sums in order of rank (orders rank and exact) or of
-//              arrival (fast), the mean if configured, one update a row, then eviction, in one act
+//   BSP        a round closes when all counted ranks (or all but job.backup_workers of them) have contributed: sums in
+//              order of rank (orders rank and exact) or of arrival (fast), the mean if configured, one update a row, then
+//              eviction, in one act
 //   SSP, ASP   each push is applied on arrival, as one round of its rank; the answer waits for the slowest rank under SSP
 //   While a round is on its way to copies (Partition::waits) contributions are kept, and no pull is served.
 //   A pull names how many rounds must have been applied (its rank's own, under SSP and ASP) and waits here until they are.
 // A step-wide verdict (clipping, skipping) does not look at tables; a sum that is not finite leaves out that row alone.
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
@@ -37,6 +39,7 @@ class TablePartition final : public Partition {
   bool Urgent(const FrameHeader& push) const override;
   absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) override;
   void MembershipChanged() override;
+  void OnTick() override;
   absl::Status Pull(LinkId link, const FrameHeader& pull, ConstBytes payload) override;
   void LinkDown(LinkId link) override;
   void Report(proto::PartitionState* state) const override;
@@ -52,7 +55,10 @@ class TablePartition final : public Partition {
   const TableSegment& segment() const { return *segment_; }
 
  protected:
-  uint64_t NextRound(uint32_t rank) const override { return async_ ? clocks_[rank].next : open_; }
+  uint64_t NextRound(uint32_t rank) const override {
+    if (!async_) return open_;
+    return clocks_[rank].counted ? clocks_[rank].next : std::max(clocks_[rank].next, Slowest());
+  }
   uint32_t NextRateBits(uint32_t rank) const override { return semantics().RateBits(NextRound(rank)); }
   bool ContributedToNext(uint32_t rank) const override { return seats_[rank].HasContributed(NextRound(rank)); }
 
@@ -92,6 +98,9 @@ class TablePartition final : public Partition {
   void SendApplied(uint32_t rank, uint64_t round, uint16_t flags, uint32_t contributors);
   absl::Status Add(Held held);
   void Consume(bool all);         // what is held, as far as its turn has come
+  bool Complete() const;          // nobody is missing whom the open round waits for
+  void Join(uint32_t rank, uint64_t round, bool first) override;
+  bool Due(const FrameHeader& pull, bool rows) const;
   void CloseIfComplete();
   void SendAnswers();
   void ApplyNow(uint32_t rank, const Held& held);

@@ -125,10 +125,7 @@ void Admission::TryMake(Request& request) {
       return;
     }
   }
-  if (request.unfinished == 0) {
-    Complete(FindRequest(request.number), absl::OkStatus());
-    return;
-  }
+  if (request.unfinished == 0) Answered(FindRequest(request.number));
   Pump();
 }
 
@@ -184,7 +181,7 @@ void Admission::Adopt(TensorState& tensor, Request& request) {
     if (open_rounds_.contains(partition->shape().index)) continue;
     ++request.unfinished;
     if (auto asked = asked_.find(partition.get()); asked != asked_.end()) {
-      asked->second = request.number;
+      asked->second.request = request.number;
       continue;
     }
     const auto queued =
@@ -201,10 +198,16 @@ void Admission::Pump() {
   while (!queue_.empty() && asked_bytes_ < kWindowBytes) {
     const auto [partition, number] = queue_.front();
     queue_.pop_front();
-    asked_[partition] = number;
-    asked_bytes_ += partition->shape().elements * sizeof(float);
+    const auto it = FindRequest(number);
+    const Request::Step step = it == requests_.end() ? Request::Step::kAsking : it->step;
     Partition::Pull pull;
-    pull.admit = true;
+    pull.admit = step != Request::Step::kWaiting;
+    if (step != Request::Step::kAsking) pull.round = it->round;
+    // The value is that of the round that it waits for, and where the trainer pulls it not even that is needed.
+    pull.bare = Joins(*partition) && (pull.admit || plan_.config().reply() != proto::REPLY_CHANGE);
+    const size_t bytes = pull.bare ? 0 : partition->shape().elements * sizeof(float);
+    asked_[partition] = {number, bytes};
+    asked_bytes_ += bytes;
     if (absl::Status status = partition->StartPull(pull, env_.link(*partition)); !status.ok()) {
       partition->Abandon(std::move(status));
     }
@@ -214,19 +217,88 @@ void Admission::Pump() {
 bool Admission::OnPartitionIdle(Partition* partition) {
   auto asked = asked_.find(partition);
   if (asked == asked_.end()) return false;
-  auto it = FindRequest(asked->second);
-  asked_bytes_ -= partition->shape().elements * sizeof(float);
+  auto it = FindRequest(asked->second.request);
+  asked_bytes_ -= asked->second.bytes;
   asked_.erase(asked);
   if (partition->answer().status.ok()) open_rounds_[partition->shape().index] = partition->answer().round;
   if (it != requests_.end()) {
     if (!partition->answer().status.ok()) {
       Complete(it, partition->answer().status);
-    } else if (--it->unfinished == 0) {
-      Complete(it, absl::OkStatus());
+    } else {
+      it->most = std::max(it->most, partition->answer().round);
+      it->least = std::min(it->least, partition->answer().round);
+      if (--it->unfinished == 0) Answered(it);
     }
   }
   Pump();
   return true;
+}
+
+bool Admission::Joins(const Partition& partition) const {
+  const uint32_t rank = env_.partitions->rank;
+  if (rank >= static_cast<uint32_t>(plan_.workers_size())) return false;
+  const proto::WorkerInfo& self = plan_.workers(static_cast<int>(rank));
+  // Of a tensor that came after it had joined it is a worker like any other.
+  return self.joining() != 0 && self.joining() == env_.partitions->incarnation &&
+         partition.shape().index < static_cast<uint32_t>(self.out_from_round_size());
+}
+
+void Admission::Ask(Request& request, Request::Step step) {
+  request.step = step;
+  request.most = 0;
+  request.least = UINT64_MAX;
+  for (TensorState* tensor : request.joins) {
+    for (const auto& partition : tensor->partitions) {
+      queue_.emplace_back(partition.get(), request.number);
+      ++request.unfinished;
+    }
+  }
+}
+
+void Admission::Answered(std::list<Request>::iterator it) {
+  using Step = Request::Step;
+  const bool bsp = plan_.config().mode() == proto::MODE_BSP;
+  Request& request = *it;
+  if (request.step == Step::kAsking) {
+    for (const uint32_t id : request.ids) {
+      TensorState* tensor = env_.ops->Find(id);
+      if (!tensor->admitted && Joins(*tensor->partitions.back())) request.joins.push_back(tensor);
+    }
+    if (request.joins.empty()) return Complete(it, absl::OkStatus());
+  }
+  if (request.step == Step::kAsking || request.step == Step::kHeld) {
+    if (!joined_at_.has_value() && naming_ != 0) {
+      request.step = Step::kHeld;
+      return;
+    }
+    if (!joined_at_.has_value()) naming_ = request.number;
+    // Round 0 would say that nothing is named.
+    request.round = joined_at_.value_or(bsp ? request.most + ahead_ : std::max<uint64_t>(request.most, 1));
+    return Ask(request, Step::kNaming);
+  }
+  if (request.step == Step::kNaming) {
+    if (!joined_at_.has_value()) {
+      if (bsp ? request.most >= request.round : request.most > request.round) {
+        ahead_ = std::min<uint64_t>(2 * ahead_, 64);
+        request.round = bsp ? request.most + ahead_ : request.most;
+        return Ask(request, Step::kNaming);
+      }
+      joined_at_ = request.round;
+    }
+    if (bsp) return Ask(request, Step::kWaiting);
+  } else {
+    joined_at_ = std::min(*joined_at_, request.least);   // lower: the others have left
+    request.round = *joined_at_;
+  }
+  Complete(it, absl::OkStatus());
+}
+
+void Admission::LetHeldGo() {
+  for (auto it = requests_.begin(); it != requests_.end();) {
+    const auto held = it++;   // Answered may complete it
+    if (held->step == Request::Step::kHeld) Answered(held);
+  }
+  Pump();
 }
 
 uint64_t Admission::open_round(uint32_t partition) const {
@@ -237,6 +309,10 @@ uint64_t Admission::open_round(uint32_t partition) const {
 void Admission::Complete(std::list<Request>::iterator it, absl::Status status) {
   Request request = std::move(*it);
   requests_.erase(it);
+  if (naming_ == request.number) {
+    naming_ = 0;
+    LetHeldGo();
+  }
   if (!status.ok()) {
     request.done(std::move(status));
     return;
@@ -251,12 +327,13 @@ void Admission::Complete(std::list<Request>::iterator it, absl::Status status) {
       tensor->next_round = std::min(tensor->next_round, open_round(partition->shape().index));
       env_.ops->set_next_rate(partition->next_rate());
     }
+    if (std::ranges::find(request.joins, tensor) != request.joins.end()) tensor->next_round = request.round;
     tensor->admitted = true;
     least = std::min(least, tensor->next_round);
     most = std::max(most, tensor->next_round);
     fresh.push_back(tensor);
   }
-  if (plan_.config().mode() == proto::MODE_BSP && most - least == 1) {
+  if (plan_.config().mode() == proto::MODE_BSP && most - least == 1 && request.joins.empty()) {
     for (TensorState* tensor : fresh) tensor->next_round = least;
   }
   request.done(std::move(request.ids));
@@ -274,7 +351,8 @@ void Admission::OnTick() {
 
 void Admission::Fail(const absl::Status& why) {
   queue_.clear();
-  for (const auto& [partition, number] : std::map<Partition*, uint64_t>(asked_)) partition->Abandon(why);
+  naming_ = 0;
+  for (const auto& [partition, asked] : std::map<Partition*, Asked>(asked_)) partition->Abandon(why);
   while (!requests_.empty()) Complete(requests_.begin(), why);
 }
 
@@ -290,8 +368,8 @@ std::string Admission::Describe(const Request& request) const {
   } else if (!request.made) {
     absl::StrAppend(&what, "no plan with it has come from the scheduler yet");
   } else {
-    for (const auto& [partition, number] : asked_) {
-      if (number != request.number) continue;
+    for (const auto& [partition, asked] : asked_) {
+      if (asked.request != request.number) continue;
       return absl::StrCat(what, request.unfinished, " partitions are not admitted yet; partition ",
                           partition->shape().index, " on ", env_.describe(*partition), ": ", partition->Progress());
     }

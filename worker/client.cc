@@ -33,6 +33,7 @@ proto::TensorSpec ToProto(const TensorSpec& spec, int priority) {
                : spec.kind == TensorKind::kNorm ? proto::TENSOR_NORM
                                                 : proto::TENSOR_WEIGHT);
   out.set_priority(spec.priority.value_or(priority));
+  out.set_occasional(!spec.every_step);
   return out;
 }
 
@@ -168,6 +169,7 @@ Handle Client::Impl::Start(const OpOptions& options, StartFn start) {
       OpInfo info;
       info.round = result.round;
       info.skipped = result.skipped;
+      info.rejected = result.rejected;
       info.contributors = result.contributors;
       info.next_rate = result.next_rate;
       if (result.status.ok()) shared->rate.store(result.next_rate);

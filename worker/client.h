@@ -76,6 +76,9 @@ struct TensorSpec {
   std::vector<uint64_t> shape = {};    // row-major; the product is the number of fp32 elements
   TensorKind kind = TensorKind::kWeight;
   std::optional<int> priority = std::nullopt;  // smaller goes first; default: order of registration (first layers)
+  // Every worker pushes it once in every step. False: now and then; then no rank that was lost can come back to the job under
+  // job.on_worker_loss=rescale (docs/workers.md).
+  bool every_step = true;
 };
 
 struct Tensor {
@@ -132,7 +135,8 @@ struct OpOptions {
 
 struct OpInfo {
   uint64_t round = 0;            // the round that was applied
-  bool skipped = false;          // the step was skipped (non-finite gradient under policy "skip")
+  bool skipped = false;          // the step was skipped (non-finite gradient under policy "skip"), or the push came too late
+  bool rejected = false;         // it came too late in some partition (docs/workers.md): the output is what others have made since
   uint32_t contributors = 0;
   float next_rate = 0;           // learning rate of the next round; 0 without an optimizer
 };

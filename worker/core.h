@@ -44,6 +44,9 @@ struct OpResult {
   // Nothing of this push was applied. A skipped step keeps the residual of before; where this worker's push alone was
   // dropped, what was sent goes back into the residual.
   bool skipped = false;
+  // This push came too late for its round in some partition (job.backup_workers, or a worker that joins): that part of it was
+  // dropped. The output is what the round's owners have by now, which may be of later rounds.
+  bool rejected = false;
   uint32_t contributors = 0;
   float next_rate = 0;            // learning rate of the next round; 0 without an optimizer
 };
@@ -73,8 +76,8 @@ class WorkerObserver {
                          ConstBytes payload) {
     (void)partition, (void)round, (void)codec, (void)gradient, (void)payload;
   }
-  virtual void OnResult(uint32_t partition, uint64_t round, std::span<const float> value) {
-    (void)partition, (void)round, (void)value;
+  virtual void OnResult(uint32_t partition, uint64_t round, uint16_t flags, std::span<const float> value) {
+    (void)partition, (void)round, (void)flags, (void)value;
   }
 };
 

@@ -83,6 +83,10 @@ int Conclude(const Launch& launch, bool in_course, const absl::StatusOr<Training
     if (in_course && absl::IsInvalidArgument(result.status())) {
       (void)(*client)->Abort(std::string(result.status().message()));
     }
+    // Where the others go on without it, they need not wait until this worker's lease is over.
+    if (launch.stop->stopped() && launch.loaded.config.job().on_worker_loss() == proto::LOSS_RESCALE) {
+      (void)(*client)->Abort("it was told to end (SIGTERM or SIGINT)");
+    }
     client->reset();
     return launch.stop->stopped() ? kStoppedExitCode : 1;
   }

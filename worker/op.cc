@@ -245,6 +245,7 @@ void OpQueue::OnPartitionIdle(Partition* partition) {
   const Partition::Answer& answer = partition->answer();
   if (answer.status.ok()) {
     if ((answer.flags & (transport::kFlagSkipped | transport::kFlagRejected)) != 0) op.result.skipped = true;
+    op.result.rejected = op.result.rejected || (answer.flags & transport::kFlagRejected) != 0;
     if ((answer.flags & transport::kFlagRejected) != 0 && tensor->row_residual != nullptr) {
       const uint32_t segment = partition->shape().index - tensor->partitions.front()->shape().index;
       ReturnRows(tensor->table_shape(), op.request.rows->parts[segment]);

@@ -144,6 +144,7 @@ void Partition::SendPull() {
   header.round = pull_.round;
   header.elements = static_cast<uint32_t>(shape_.elements);
   if (pull_.admit) header.flags |= transport::kFlagAdmit;
+  if (pull_.bare) header.flags |= transport::kFlagNoReply;
   header.reply_slot = slot_;
   header.aux64 = request_ = env_->next_request++;
   header.plan_version = env_->plan_version;
@@ -158,6 +159,7 @@ absl::Status Partition::OpenSlot() {
   const bool change = reply_codec_ != nullptr;
   const std::span<float> output = phase_ == Phase::kPushing ? push_.output : pull_.output;
   if (phase_ == Phase::kPushing && output.empty() && !change) return absl::OkStatus();
+  if (phase_ == Phase::kPulling && pull_.bare) return absl::OkStatus();
   const size_t plain = shape_.elements * sizeof(float);
   const size_t most = change ? std::max<size_t>(plain, reply_codec_->MaxEncodedBytes(shape_.elements)) : plain;
   if (most <= env_->eager_bytes) return absl::OkStatus();
@@ -266,7 +268,7 @@ absl::Status Partition::OnReply(const FrameHeader& header, const Payload& payloa
     const TimeNs end = env_->clock->Now();
     env_->observer->OnStage(WorkerObserver::Stage::kWait, shape_.tensor, shape_.index, push_.round, since_, begin);
     env_->observer->OnStage(WorkerObserver::Stage::kDecode, shape_.tensor, shape_.index, push_.round, begin, end);
-    env_->observer->OnResult(shape_.index, push_.round, push_.output);
+    env_->observer->OnResult(shape_.index, push_.round, header.flags, push_.output);
   }
   SettleResidual(header.flags);
   rate_bits_ = header.rate_bits;

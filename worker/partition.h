@@ -97,6 +97,7 @@ class Partition {
   struct Pull {
     uint64_t round = 0;  // rounds that must have been applied
     bool admit = false;
+    bool bare = false;        // the round alone is asked for, no value
     std::span<float> output;  // may be empty with admit
   };
   struct Answer {

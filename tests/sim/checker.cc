@@ -69,10 +69,28 @@ class Checker {
     return config_.on_worker_loss() == proto::LOSS_RESCALE &&
            !history_.plan.workers(static_cast<int>(rank)).finished();
   }
+  // One that came back counts again from its first contribution on; what it pushes to earlier rounds is rejected.
   bool Counts(uint32_t rank, uint32_t partition, uint64_t round) const {
     const proto::WorkerInfo& info = history_.plan.workers(static_cast<int>(rank));
-    return static_cast<int>(partition) >= info.out_from_round_size() ||
-           round < info.out_from_round(static_cast<int>(partition));
+    if (static_cast<int>(partition) >= info.out_from_round_size() ||
+        round < info.out_from_round(static_cast<int>(partition)))
+      return true;
+    if (JoinedAt(rank, partition) == nullptr) return false;
+    const auto first = applied_.lower_bound({partition, info.out_from_round(static_cast<int>(partition)), 0});
+    for (auto it = first; it != applied_.end() && std::get<0>(*it) == partition && std::get<1>(*it) <= round; ++it)
+      if (std::get<2>(*it) == rank) return true;
+    return false;
+  }
+  const Joined* JoinedAt(uint32_t rank, uint32_t partition) const {
+    const auto it = joined_.find({rank, layout_[partition].tensor});
+    return it == joined_.end() ? nullptr : it->second;
+  }
+  // Some ranks may be behind others.
+  bool Elastic() const { return LeavesOut() || !joined_.empty(); }
+  // Rounds may close without some of those that count: so many.
+  bool LeavesOut() const { return MayMiss() > 0; }
+  uint32_t MayMiss() const {
+    return config_.round_deadline_ms() > 0 ? config_.workers() - 1 : config_.backup_workers();
   }
 
   // A server that is lost may have taken pushes and closed rounds that no copy has. Nobody has seen them, and the next owner
@@ -107,6 +125,13 @@ class Checker {
           void_.insert(known);
         }
         known = by_term[{r->partition, r->term, r->round, bsp() ? 0 : r->contributors.front()}] = r;
+      } else if (const auto* j = std::get_if<Joined>(&event)) {
+        const Joined*& last = joined_[{j->rank, j->tensor}];   // the first life may have come late, and the next one joined
+        if (last != nullptr && last->incarnation >= j->incarnation) return Found("joined twice: ", Describe(event));
+        last = j;
+      } else if (const auto* result = std::get_if<Result>(&event);
+                 result != nullptr && (result->flags & transport::kFlagRejected) != 0) {
+        rejected_[{result->partition, result->round, result->rank}] = result;
       }
     }
     for (const Event& event : history_.events) {
@@ -159,13 +184,15 @@ class Checker {
         const PushKey key{round->partition, round->round, rank};
         if (!contributions_.contains(key)) return Found(Where(key), ": applied, but no such push was taken");
         if (!applied.insert(key).second) return Found(Where(key), ": the push was applied twice");
+        if (rejected_.contains(key)) return Found(Where(key), ": the push was applied, and the worker was told it was rejected");
       }
       if (bsp() && !closed_.emplace(RoundKey{round->partition, round->round}, round).second)
         return Found(Where(round->partition, round->round), " was applied twice");
     }
     for (const auto& [key, contribution] : contributions_) {
       // What was taken for a round that has not closed is not lost; all rounds below `steps` have (CheckComplete).
-      if (std::get<1>(key) < steps_ && !applied.contains(key))
+      // (An owner that was lost may have taken what the next one has rejected.)
+      if (std::get<1>(key) < steps_ && !applied.contains(key) && !(Moved() && rejected_.contains(key)))
         return Found(Where(key), ": the push was taken, but never applied: it is lost");
     }
     applied_ = std::move(applied);
@@ -187,8 +214,16 @@ class Checker {
     }
     for (const auto& [key, push] : encoded) {
       if (std::get<1>(key) >= steps_) return Found(Where(key), ": a push beyond the last step");
+      if (rejected_.contains(key)) {
+        if (!Elastic()) return Found(Where(key), ": the push was rejected, and nobody was behind");
+        continue;
+      }
       // Of a lost rank under SSP and ASP it does not matter how far it came.
-      const bool free = bsp() ? !Counts(push->rank, push->partition, push->round) : Lost(push->rank);
+      const Joined* joined = JoinedAt(push->rank, push->partition);
+      const bool free = joined != nullptr ? push->incarnation < joined->incarnation
+                        : bsp()           ? !Counts(push->rank, push->partition, push->round) ||
+                                               (LeavesOut() && Lost(push->rank))   // nobody needed it
+                                          : Lost(push->rank);
       if (free && !applied_.contains(key)) continue;
       if (!applied_.contains(key)) return Found(Where(key), ": the push was sent, but never applied: it is lost");
       const Contribution& taken = *contributions_.at(key);
@@ -201,8 +236,15 @@ class Checker {
     for (uint32_t p = 0; p < layout_.size(); ++p)
       for (uint64_t round = 0; round < steps_; ++round)
         for (uint32_t rank = 0; rank < config_.workers(); ++rank)
-          if (!applied_.contains({p, round, rank}) && (bsp() ? Counts(rank, p, round) : !Lost(rank))) return Found(Where(p, round), " has nothing of rank ", rank);
+          if (!applied_.contains({p, round, rank}) && MustHave(rank, p, round))
+            return Found(Where(p, round), " has nothing of rank ", rank);
     return absl::OkStatus();
+  }
+
+  bool MustHave(uint32_t rank, uint32_t partition, uint64_t round) const {
+    if (bsp()) return !LeavesOut() && Counts(rank, partition, round);   // else CheckWhole counts
+    const Joined* joined = JoinedAt(rank, partition);
+    return !Lost(rank) && !(joined != nullptr && round < joined->round) && !rejected_.contains({partition, round, rank});
   }
 
   absl::Status CheckFeedback() {
@@ -212,15 +254,25 @@ class Checker {
         skipped[{round->partition, round->round, rank}] = round->skipped;
     ErrorFeedback feedback(history_.plan);
     for (const Event& event : history_.events) {
+      if (const auto* j = std::get_if<Joined>(&event)) {
+        for (uint32_t p = 0; p < layout_.size(); ++p)
+          if (layout_[p].tensor == j->tensor) feedback.Join(j->rank, p, j->round);
+      }
       const auto* e = std::get_if<Encoded>(&event);
       if (e == nullptr || layout_[e->partition].table) continue;   // rows have no residual
       const PushKey key{e->partition, e->round, e->rank};
+      if (const auto rejected = rejected_.find(key); rejected != rejected_.end()) {
+        const bool skipped_too = (rejected->second->flags & transport::kFlagSkipped) != 0;
+        if (const absl::Status status = feedback.Check(*e, false, skipped_too, true); !status.ok())
+          return Found(Where(key), ", which was rejected: ", std::string(status.message()));
+        continue;
+      }
       if (!applied_.contains(key)) continue;  // of a lost rank: its last
       const Contribution& taken = *contributions_.at(key);
       const bool broadcast = (taken.flags & transport::kFlagAssign) != 0 ||
                              ((taken.flags & transport::kFlagEmpty) != 0 &&
                               (taken.flags & transport::kFlagNonfinite) == 0);
-      if (const absl::Status status = feedback.Check(*e, broadcast, skipped.at(key)); !status.ok())
+      if (const absl::Status status = feedback.Check(*e, broadcast, skipped.at(key), false); !status.ok())
         return Found(Where(key), ", life ", e->incarnation, ": ", std::string(status.message()));
     }
     return absl::OkStatus();
@@ -236,11 +288,22 @@ class Checker {
         const auto it = closed_.find({p, round});
         if (it == closed_.end()) return Found(Where(p, round), " was never applied");
         const Round& r = *it->second;
-        for (uint32_t rank = 0; rank < config_.workers(); ++rank)
-          if (std::ranges::count(r.contributors, rank) != (Counts(rank, p, round) ? 1 : 0))
+        uint32_t missing = 0;
+        const bool needs_all = !LeavesOut() || r.assigned;
+        for (uint32_t rank = 0; rank < config_.workers(); ++rank) {
+          const Joined* joined = JoinedAt(rank, p);
+          const auto has = std::ranges::count(r.contributors, rank);
+          if (has > 0 && joined != nullptr && round < joined->round && !CountsAtFirst(rank, p, round))
+            return Found(Where(p, round), " has a push of rank ", rank, ", which joined at round ", joined->round);
+          missing += has == 0 && Counts(rank, p, round);
+          if (has != (Counts(rank, p, round) ? 1 : 0) && (needs_all || has > 0))
             return Found(Where(p, round), " is torn: it was closed with the ranks ",
                          absl::StrJoin(r.contributors, ","), ", and rank ", rank,
                          Counts(rank, p, round) ? " counts" : " is out");
+        }
+        if (missing > MayMiss())
+          return Found(Where(p, round), " was closed with the ranks ", absl::StrJoin(r.contributors, ","), ": ", missing,
+                       " are missing, and ", MayMiss(), " may be");
         if (config_.order() != proto::ORDER_FAST && !std::is_sorted(r.contributors.begin(), r.contributors.end()))
           return Found(Where(p, round), ": summed in the order ", absl::StrJoin(r.contributors, ","));
         if (layout_[p].table) continue;   // no verdict looks at it
@@ -255,6 +318,12 @@ class Checker {
       }
     }
     return absl::OkStatus();
+  }
+  // Before it was declared out.
+  bool CountsAtFirst(uint32_t rank, uint32_t partition, uint64_t round) const {
+    const proto::WorkerInfo& info = history_.plan.workers(static_cast<int>(rank));
+    return static_cast<int>(partition) >= info.out_from_round_size() ||
+           round < info.out_from_round(static_cast<int>(partition));
   }
   bool StepWide() const {
     return config_.optimizer().clip_norm() > 0 || config_.on_nonfinite() == proto::NONFINITE_SKIP ||
@@ -296,11 +365,20 @@ class Checker {
       }
       SLUICE_RETURN_IF_ERROR(CheckPulledRows(reference, round + 1));
     }
+    SLUICE_RETURN_IF_ERROR(CheckRowsSeen());
     for (const Event& event : history_.events) {
       if (const auto* result = std::get_if<Result>(&event)) {
         const auto it = answers.find({result->partition, result->round});
         if (it == answers.end()) return Found("a result of a round that was not applied: ", Describe(event));
         if (!it->second.has_value() || result->value.empty()) continue;
+        // Where rounds leave workers out the others may have gone on before a lost answer is given again.
+        if (LeavesOut() && SeenLater(pulls, result->partition, result->round + 1, result->value)) continue;
+        if ((result->flags & transport::kFlagRejected) != 0) {
+          if (!SeenLater(pulls, result->partition, result->round + 1, result->value))
+            return Found(Where(result->partition, result->round), ": what rank ", result->rank,
+                         " got with its rejection is no value that came after");
+          continue;
+        }
         if (const std::string difference = FirstDifference(*it->second, result->value); !difference.empty())
           return Found(Where(result->partition, result->round), ": what rank ", result->rank,
                        " got differs from the reference: ", difference);
@@ -309,6 +387,7 @@ class Checker {
           if (layout_[p].tensor != pulled->tensor) continue;
           const std::span<const float> part =
               std::span(pulled->value).subspan(layout_[p].offset, layout_[p].elements);
+          if (Elastic() && SeenLater(pulls, p, pulled->round, part)) continue;   // others were ahead of it
           if (const std::string difference = FirstDifference(pulls.at({p, pulled->round}), part); !difference.empty())
             return Found("rank ", pulled->rank, " pulled partition ", p, " after ", pulled->round,
                          " rounds: ", difference);
@@ -316,6 +395,14 @@ class Checker {
       }
     }
     return absl::OkStatus();
+  }
+
+  // The partition had this value after so many rounds, or more.
+  static bool SeenLater(const std::map<std::pair<uint32_t, uint64_t>, std::vector<float>>& pulls, uint32_t partition,
+                        uint64_t rounds, std::span<const float> value) {
+    for (auto it = pulls.lower_bound({partition, rounds}); it != pulls.end() && it->first.first == partition; ++it)
+      if (FirstDifference(it->second, value).empty()) return true;
+    return false;
   }
 
   bool Encodes(uint32_t table) const {
@@ -367,13 +454,36 @@ class Checker {
   absl::Status CheckPulledRows(const Reference& reference, uint64_t round) {
     for (const Event& event : history_.events) {
       const auto* pulled = std::get_if<PulledRows>(&event);
-      if (pulled == nullptr || pulled->round != round) continue;
+      if (pulled == nullptr || (Elastic() ? pulled->round > round : pulled->round != round)) continue;
+      if (Elastic()) {   // but then each row is of this round, or of a later one
+        TakeSeenRows(reference, round, *pulled);
+        continue;
+      }
       if (const std::string difference =
               FirstDifference(reference.VisibleRows(pulled->tensor, pulled->ids), pulled->values);
           !difference.empty())
         return Found("rank ", pulled->rank, " pulled rows of table ", pulled->tensor, " after ", round, " rounds: ",
                      difference);
     }
+    return absl::OkStatus();
+  }
+
+  void TakeSeenRows(const Reference& reference, uint64_t round, const PulledRows& pulled) {
+    auto [unseen, fresh] = unseen_rows_.try_emplace(&pulled);
+    const size_t dim = pulled.ids.empty() ? 1 : pulled.values.size() / pulled.ids.size();
+    if (fresh || round == pulled.round)
+      for (size_t i = 0; i < pulled.ids.size(); ++i) unseen->second.insert(i);
+    std::erase_if(unseen->second, [&](size_t i) {
+      return FirstDifference(reference.VisibleRows(pulled.tensor, {pulled.ids[i]}),
+                             std::span(pulled.values).subspan(i * dim, dim)).empty();
+    });
+  }
+
+  absl::Status CheckRowsSeen() const {
+    for (const auto& [pulled, unseen] : unseen_rows_)
+      if (!unseen.empty())
+        return Found("rank ", pulled->rank, " pulled row ", pulled->ids[*unseen.begin()], " of table ", pulled->tensor, " after ",
+                     pulled->round, " rounds: it had this value at no time from then on");
     return absl::OkStatus();
   }
 
@@ -391,6 +501,11 @@ class Checker {
         for (const uint32_t rank : round.contributors) {
           contributions.push_back(contributions_.at({round.partition, round.round, rank}));
           uint64_t& rounds = next[{round.partition, rank}];
+          const Joined* joined = JoinedAt(rank, round.partition);
+          // One that came back has left out what was before its round, and was rejected where the slowest was beyond it.
+          while (joined != nullptr && rounds < round.round &&
+                 (rounds < joined->round || rejected_.contains({round.partition, rounds, rank})))
+            ++rounds;
           if (round.round != rounds)
             return Found(Where(round.partition, round.round), " of rank ", rank, " was applied after ", rounds,
                          " rounds of it");
@@ -411,6 +526,7 @@ class Checker {
   absl::Status CheckAsyncResult(const Result& result, const std::vector<std::vector<float>>& values,
                                 const std::map<PushKey, size_t>& applied_as,
                                 const std::map<RoundKey, uint64_t>& next) {
+    if ((result.flags & transport::kFlagRejected) != 0) return absl::OkStatus();
     const auto own = applied_as.find({result.partition, result.round, result.rank});
     if (own == applied_as.end())
       return Found(Where(result.partition, result.round), ": rank ", result.rank,
@@ -423,7 +539,7 @@ class Checker {
                    " got is no value that the partition has had since its push");
     if (config_.mode() != proto::MODE_SSP) return absl::OkStatus();
     for (uint32_t rank = 0; rank < config_.workers(); ++rank) {
-      if (Lost(rank)) continue;
+      if (Lost(rank) || JoinedAt(rank, result.partition) != nullptr) continue;   // for some time nobody waited for it
       const auto it = next.find({result.partition, rank});
       const uint64_t rounds = it == next.end() ? 0 : it->second;
       if (result.round + 1 > rounds + config_.staleness())
@@ -443,6 +559,9 @@ class Checker {
   std::map<RoundKey, const Round*> closed_;              // BSP
   std::set<PushKey> applied_;
   std::set<PushKey> encoded_again_;
+  std::map<std::pair<uint32_t, uint32_t>, const Joined*> joined_;   // by rank, tensor
+  std::map<PushKey, const Result*> rejected_;
+  std::map<const PulledRows*, std::set<size_t>> unseen_rows_;       // positions
 };
 
 }  // namespace

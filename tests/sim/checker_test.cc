@@ -72,8 +72,8 @@ TEST_F(CheckerTest, StaleLifeAccepted) {
   const size_t before = Find<Contribution>([&](const Contribution& c) {
     return c.server == taken.server && c.lane == taken.lane && c.rank == 1;
   });
-  At<Contribution>(before).incarnation = 2;
-  Finds("life 1 was taken after one of life 2");
+  At<Contribution>(before).incarnation = 20;
+  Finds("life 10 was taken after one of life 20");
 }
 
 TEST_F(CheckerTest, AppliedByAServerThatDoesNotOwnIt) {

@@ -63,7 +63,7 @@ class Cluster {
       for (; tracing_ && noted < outcome_.history.events.size(); ++noted)
         world_.note(Describe(outcome_.history.events[noted]));
       if (const auto plan = planned_ ? std::nullopt : scheduler_->Plan();
-          plan.has_value() && plan->tensors_size() == static_cast<int>(scenario_.tensors.size())) {
+          plan.has_value() && plan->tensors_size() == static_cast<int>(scenario_.tensors.size() + scenario_.tables.size())) {
         outcome_.history.plan = *plan;
         planned_ = true;
       }
@@ -194,8 +194,9 @@ class Cluster {
       case Kind::kWorkerLoss: {
         WorkerNode& worker = *workers_[fault.rank];
         if (!worker.alive() || worker.trained()) return;
-        world_.note(absl::StrCat("KILL worker ", fault.rank, " for ever"));
+        world_.note(absl::StrCat("KILL worker ", fault.rank, " until it is out"));
         worker.Lose();
+        if (scenario_.faults.returns) Return(fault.rank);
         return;
       }
       case Kind::kServerCrash: {
@@ -249,6 +250,24 @@ class Cluster {
       default: (void)core.MoveShard(job, shard, server);
     }
     world_.note(absl::StrCat("ORDER ", fault.rank % 8, ": shard ", shard, ", ", server));
+  }
+
+  // As soon as the others go on without it, if they do so for long enough.
+  void Return(uint32_t rank) {
+    WorkerNode& worker = *workers_[rank];
+    if (worker.alive() && !worker.joins()) return;   // it takes part
+    // The others are through: the job may end at any moment, and who comes then would begin another.
+    if (std::ranges::all_of(workers_, [&](const auto& w) { return w.get() == &worker || w->trained() || !w->alive(); })) {
+      worker.Lose();
+      return;
+    }
+    const auto plan = scheduler_->Plan();
+    if (!worker.alive() && plan.has_value() && plan->state() == proto::JOB_RUNNING &&
+        plan->workers(static_cast<int>(rank)).out_from_round_size() > 0) {
+      world_.note(absl::StrCat("worker ", rank, " RETURNS"));
+      worker.Return();
+    }
+    network_.Schedule(kMillisecond, [this, rank] { Return(rank); });
   }
 
   // Whether every shard has, without this server, its owner or a copy in sync in a process that lives.

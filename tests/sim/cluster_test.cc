@@ -47,6 +47,10 @@ TEST(ClusterTest, SeedsReachEveryCorner) {
     if (s.nonfinite) seen.insert("nan");
     if (s.overflow) seen.insert("overflow");
     if (s.faults.losses > 0) seen.insert("loss");
+    if (s.faults.returns) seen.insert("return");
+    if (s.job.backup_workers() > 0) seen.insert("backup workers");
+    if (s.job.round_deadline_ms() > 0) seen.insert("deadlines of rounds");
+    if (s.two_calls) seen.insert("two calls");
     if (s.broadcast) seen.insert("broadcast");
     if (s.style == OpStyle::kInPlace) seen.insert("in place");
     if (s.style == OpStyle::kPushThenPull) seen.insert("pull");
@@ -58,7 +62,7 @@ TEST(ClusterTest, SeedsReachEveryCorner) {
         "REPLY_PARAMETERS", "REPLY_CHANGE", "REPLY_AGGREGATE", "none", "fp16", "bf16", "int8", "topk:0.1", "sgd", "int4",
         "onebit", "qsgd:7", "randk:0.2", "topk:0.2+int8", "threshold:auto:0.1",
         "momentum", "nesterov", "adagrad", "adam", "adamw", "lamb", "clip", "nan", "overflow", "broadcast", "in place",
-        "pull", "loss"})
+        "pull", "loss", "return", "backup workers", "deadlines of rounds", "two calls"})
     EXPECT_TRUE(seen.contains(corner)) << corner;
   EXPECT_GT(crashes, 100u);
   EXPECT_GT(cuts, 100u);

@@ -15,7 +15,7 @@ ErrorFeedback::ErrorFeedback(const proto::Plan& plan) : config_(plan.config()), 
     codec_ = *std::move(codec);
 }
 
-absl::Status ErrorFeedback::Check(const Encoded& push, bool broadcast, bool skipped) {
+absl::Status ErrorFeedback::Check(const Encoded& push, bool broadcast, bool skipped, bool rejected) {
   if (codec_ == nullptr) return absl::InternalError("the plan's codec is unknown");
   const Residual before = before_[{push.rank, push.partition, push.round}];
   Residual& after = before_[{push.rank, push.partition, push.round + 1}];
@@ -63,7 +63,7 @@ absl::Status ErrorFeedback::Check(const Encoded& push, bool broadcast, bool skip
   if (config_.no_error_feedback() || !codec_->uses_residual() || skipped) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const std::vector<float> decoded, SlowDecode(push.codec, bytes, n));
   after.e.resize(n);
-  for (size_t i = 0; i < n; ++i) after.e[i] = p[i] - decoded[i];
+  for (size_t i = 0; i < n; ++i) after.e[i] = rejected ? (p[i] - decoded[i]) + decoded[i] : p[i] - decoded[i];
   if (rate > 0) after.kept_at = rate;
   return absl::OkStatus();
 }

@@ -2,9 +2,10 @@
 //
 // With g the gradient, e the residual, r the rate of the push's round and k the rate that e was kept at:
 //   p = g + clamp(k / r, 0.1, 10) e, payload = encode(p), e' = p - decode(payload), k' = r
-// e' and k', and the codec's new state, hold from the next round on, unless the step was skipped. A zero rate scales nothing and keeps k. A life that
-// goes on from a snapshot begins with what the rounds before it have left. The bytes are made by the product's encoders
-// (which have tests against slow ones of their own), without their error feedback. Codecs that draw random numbers are given those of docs/codecs.md: by job, rank, round and
+// e' and k', and the codec's new state, hold from the next round on, unless the step was skipped; if the push was rejected,
+// e' = p - decode + decode. A zero rate scales nothing and keeps k. A life that goes on from a snapshot begins with what the
+// rounds before it have left. The bytes are made by the product's encoders (which have tests against slow ones of their own),
+// without their error feedback. Codecs that draw random numbers are given those of docs/codecs.md: by job, rank, round and
 // place.
 #pragma once
 
@@ -25,8 +26,10 @@ class ErrorFeedback {
  public:
   explicit ErrorFeedback(const proto::Plan& plan);
 
-  // In the order of the history. skipped: nothing of the round was applied.
-  absl::Status Check(const Encoded& push, bool broadcast, bool skipped);
+  // In the order of the history. skipped: nothing of the round was applied; rejected: not this push.
+  absl::Status Check(const Encoded& push, bool broadcast, bool skipped, bool rejected);
+  // A life without a residual begins with this round.
+  void Join(uint32_t rank, uint32_t partition, uint64_t round) { before_[{rank, partition, round}] = {}; }
 
  private:
   struct Residual {

@@ -52,7 +52,7 @@ std::string Describe(const Event& event) {
     }
     std::string operator()(const Result& r) const {
       return absl::StrCat("worker ", r.rank, ".", r.incarnation, " has partition ", r.partition, " round ", r.round,
-                          " value ", Digest(AsBytes(r.value)));
+                          (r.flags & transport::kFlagRejected) != 0 ? " REJECTED" : "", " value ", Digest(AsBytes(r.value)));
     }
     std::string operator()(const Pulled& p) const {
       return absl::StrCat("worker ", p.rank, " has pulled tensor ", p.tensor, " after ", p.round, " rounds, value ",
@@ -65,6 +65,9 @@ std::string Describe(const Event& event) {
     std::string operator()(const PushedRows& p) const {
       return absl::StrCat("worker ", p.rank, " hands over ", p.ids.size(), " rows of table ", p.tensor, " round ",
                           p.round, " gradients ", Digest(AsBytes(p.gradients)));
+    }
+    std::string operator()(const Joined& j) const {
+      return absl::StrCat("worker ", j.rank, ".", j.incarnation, " joins tensor ", j.tensor, " at round ", j.round);
     }
   };
   return std::visit(Visitor(), event);
@@ -91,8 +94,8 @@ void WorkerRecorder::OnEncoded(uint32_t partition, uint64_t round, uint16_t code
       Encoded{rank_, incarnation_, partition, round, codec, Copy(gradient), Copy(payload)});
 }
 
-void WorkerRecorder::OnResult(uint32_t partition, uint64_t round, std::span<const float> value) {
-  history_->events.push_back(Result{rank_, incarnation_, partition, round, Copy(value)});
+void WorkerRecorder::OnResult(uint32_t partition, uint64_t round, uint16_t flags, std::span<const float> value) {
+  history_->events.push_back(Result{rank_, incarnation_, partition, round, Copy(value), flags});
 }
 
 }  // namespace sluice::sim

@@ -54,6 +54,13 @@ struct Result {
   uint32_t rank, incarnation, partition;
   uint64_t round;
   std::vector<float> value;  // empty: not asked for
+  uint16_t flags = 0;        // of its header
+};
+
+// A life that goes on without anything of the one before takes part in this tensor from this round on.
+struct Joined {
+  uint32_t rank, incarnation, tensor;
+  uint64_t round;
 };
 
 // The answer to a pull of a whole tensor.
@@ -79,7 +86,7 @@ struct PushedRows {
   std::vector<float> gradients;
 };
 
-using Event = std::variant<Encoded, Contribution, Round, Result, Pulled, PulledRows, PushedRows>;
+using Event = std::variant<Encoded, Contribution, Round, Result, Pulled, PulledRows, PushedRows, Joined>;
 
 struct History {
   proto::Plan plan;  // the last one: configuration, tensors, shards
@@ -116,7 +123,7 @@ class WorkerRecorder final : public worker::WorkerObserver {
       : rank_(rank), incarnation_(incarnation), history_(history) {}
   void OnEncoded(uint32_t partition, uint64_t round, uint16_t codec, std::span<const float> gradient,
                  ConstBytes payload) override;
-  void OnResult(uint32_t partition, uint64_t round, std::span<const float> value) override;
+  void OnResult(uint32_t partition, uint64_t round, uint16_t flags, std::span<const float> value) override;
 
  private:
   const uint32_t rank_, incarnation_;

@@ -94,7 +94,9 @@ class WorkerNode {
   ~WorkerNode();
   void Start();   // a new life
   void Crash();
-  void Lose() { Crash(), lost_ = true; }        // for good
+  void Lose() { Crash(), lost_ = true; }        // for good, or until Return
+  void Return();                                // a new process, on a machine that has nothing of the former
+  bool joins() const { return joins_; }         // it has come, and has not been let in
   bool alive() const { return life_ != nullptr; }
   bool trained() const { return trained_; }     // every round is done
   bool finished() const { return finished_ || lost_; }  // and the job was left in order
@@ -112,7 +114,10 @@ class WorkerNode {
   void SubmitRows(uint32_t table);
   void Submit(uint32_t tensor, worker::OpRequest request);
   void SubmitTo(uint32_t id, worker::OpRequest request);
-  void OneReleased();
+  void Register();
+  void Join();
+  void Align();
+  void BeginJoined();
   void EndRound();
   void Fail(const std::string& what, const absl::Status& status);
 
@@ -120,7 +125,7 @@ class WorkerNode {
   const uint32_t rank_;
   uint32_t lives_ = 0;
   std::unique_ptr<Life> life_;
-  bool trained_ = false, finished_ = false, lost_ = false;
+  bool trained_ = false, finished_ = false, lost_ = false, joins_ = false;
 
   TrainerState state_;                     // of the running life
   struct Saved {

@@ -153,6 +153,36 @@ void ChooseRebalancing(Scenario* s) {
   s->node.set_rebalance_cooldown_ms(OneOf(random, {1u, 100u, 500u}));
 }
 
+// Workers that come back, and rounds that leave some out.
+void ChooseElastic(PhiloxRandom& random, Scenario* s) {
+  s->two_calls = !s->tables.empty() && random.Chance(0.3);
+  // Who comes late needs parameters to go on from.
+  if (s->job.workers() == 1 || !s->has_optimizer() || s->job.reply() == proto::REPLY_AGGREGATE) return;
+  s->faults.returns = s->faults.losses > 0 && random.Chance(0.8);
+  if (s->job.mode() == proto::MODE_BSP && random.Chance(0.12)) s->job.set_backup_workers(1 + random.Below(s->job.workers() - 1));
+  if (s->job.mode() == proto::MODE_BSP && random.Chance(0.08)) s->job.set_round_deadline_ms(OneOf(random, {20u, 60u, 300u}));
+  if (s->faults.returns) {
+    s->steps = 8 + random.Below(12);   // so that they come while there is something to be done
+    s->max_compute = OneOf(random, {3, 20}) * kMillisecond;
+  }
+  if (s->leaves_out()) {
+    s->overflow.reset();
+    s->faults.worker_crashes = 0;      // the others go on without who is away: its snapshot is of no use
+    // A round that is closed again after its owner was lost may have others in it, and the step's verdict stands.
+    if (s->job.optimizer().clip_norm() > 0 || s->job.optimizer().kind() == "lamb" ||
+        s->job.on_nonfinite() == proto::NONFINITE_SKIP)
+      s->faults.server_crashes = s->faults.orders = 0;
+    // Rows beside the pool there are none then (docs/workers.md); and nobody waits at the start for who has not come.
+    s->server_data.set_pool_bytes(std::max<uint64_t>(s->server_data.pool_bytes(), 4 * 2700));
+    if (s->broadcast) s->tables.clear();
+  }
+  if (s->faults.returns || s->leaves_out()) {
+    // A rank that was rejected keeps its residual at the rate of the round that is open then, which nobody records.
+    s->job.mutable_optimizer()->set_schedule("constant");
+    s->job.mutable_optimizer()->set_warmup_rounds(0);
+  }
+}
+
 }  // namespace
 
 Scenario MakeScenario(uint64_t seed) {
@@ -194,10 +224,11 @@ Scenario MakeScenario(uint64_t seed) {
   if (s.job.workers() > 1 && random.Chance(0.1)) {
     s.job.set_on_worker_loss(proto::LOSS_RESCALE);
     s.faults.losses = 1 + random.Below(s.job.workers() - 1);  // somebody is left
-    s.faults.worker_crashes = 0;                              // who is out cannot come back in this version
+    s.faults.worker_crashes = 0;                              // they are what this is about
     s.faults.server_crashes = s.faults.orders = 0;            // which of two tears comes first is nobody's to say
     s.overflow.reset();   // of one rank alone such a gradient is a finite sum, and the model is lost
   }
+  ChooseElastic(random, &s);
   ChooseRebalancing(&s);
   return s;
 }
@@ -210,7 +241,8 @@ Scenario WithoutFaults(Scenario scenario) {
 
 std::string Scenario::ToString() const {
   std::string text = absl::StrCat("seed ", seed, ": ", job.workers(), " workers, ", servers, " servers of ", lanes,
-                                  " lanes, ", steps, " steps", broadcast ? " after a broadcast" : "", "\n  tensors");
+                                  " lanes, ", steps, " steps", broadcast ? " after a broadcast" : "",
+                  two_calls ? ", tables registered by a second call" : "", "\n  tensors");
   for (const proto::TensorSpec& tensor : tensors)
     absl::StrAppend(&text, " ", tensor.name(), "[", tensor.shape(0), "]",
                     tensor.kind() == proto::TENSOR_BIAS ? " (bias)" : "");
@@ -222,8 +254,9 @@ std::string Scenario::ToString() const {
                   " us, drop ", n.drop, " duplicate ", n.duplicate, " reorder ", n.reorder, " reset ", n.reset,
                   " connect failure ", n.connect_failure, " slow write ", n.slow_write,
                   n.by_reference ? " by reference" : "", "\n  ", faults.cuts, " cuts, ", faults.worker_crashes,
-                  " worker crashes, ", faults.scheduler_crashes, " scheduler crashes, ", faults.losses, " losses, ",
-                  faults.server_crashes, " server crashes, ", faults.orders, " operator's orders");
+                  " worker crashes, ", faults.scheduler_crashes, " scheduler crashes, ", faults.losses,
+                  faults.returns ? " losses that return, " : " losses, ", faults.server_crashes, " server crashes, ",
+                  faults.orders, " operator's orders");
   if (node.rebalance_after_ms() > 0)
     absl::StrAppend(&text, ", rebalances after ", node.rebalance_after_ms(), " ms of ", node.rebalance_over_percent(),
                     " % too much, then rests for ", node.rebalance_cooldown_ms(), " ms");

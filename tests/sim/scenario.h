@@ -22,7 +22,8 @@ enum class OpStyle {
 struct Faults {
   transport::SimFaults network;
   uint32_t cuts = 0, worker_crashes = 0, scheduler_crashes = 0;
-  uint32_t losses = 0;  // workers that are killed and never come back (rule "rescale")
+  uint32_t losses = 0;  // workers that are killed and declared out (rule "rescale")
+  bool returns = false; // and a new process comes for each, with nothing of the former
   uint32_t orders = 0;          // of an operator: shards move, servers are drained, moves are cancelled
   uint32_t server_crashes = 0;  // where the copies in sync allow it; they come back, empty
 };
@@ -36,6 +37,7 @@ struct Scenario {
   std::vector<proto::TensorSpec> tensors, tables;
   uint64_t steps = 1;        // gradient steps
   bool broadcast = false;    // rank 0's initial values first
+  bool two_calls = false;    // tables are registered when the tensors are
   OpStyle style = OpStyle::kPushPull;
   // A gradient with a NaN in it (policy "skip" only), or gradients whose sum overflows.
   struct Special {
@@ -52,8 +54,10 @@ struct Scenario {
   // The design demands the bits of the fault-free run.
   bool deterministic() const {
     return job.mode() == proto::MODE_BSP && job.order() != proto::ORDER_FAST &&
-           job.on_worker_loss() == proto::LOSS_WAIT;
+           job.on_worker_loss() == proto::LOSS_WAIT && !leaves_out();
   }
+  // Rounds may close without some workers.
+  bool leaves_out() const { return job.backup_workers() > 0 || job.round_deadline_ms() > 0; }
   bool has_optimizer() const { return job.optimizer().kind() != "none"; }
   std::string ToString() const;
 };

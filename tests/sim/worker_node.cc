@@ -4,6 +4,8 @@
 //   3. BeginRound   pulls the rows that the round needs, then saves core and trainer state together and computes for a while
 //   4. SubmitRound  one operation a tensor (or two) and table; when the core has let go of all -> EndRound -> 3
 //   5.              after the last round: leaves the job
+// One that returns goes from 2 to Join: rounds are named by the core; Align brings tensors that are behind to the round of the
+// others by pushes of nothing, then parameters are pulled -> 3.
 // Crash ends it anywhere; memory of the life, gradients and outputs included, is gone then.
 #include <algorithm>
 
@@ -73,7 +75,7 @@ void WorkerNode::Start() {
   options.config.mutable_node()->set_connect_timeout_ms(60000);
   options.rank = static_cast<int32_t>(rank_);
   options.id = absl::StrCat("host:", rank_);
-  options.incarnation = lives_;
+  options.incarnation = 10 * lives_;   // as times of start do: room for those that the scheduler makes up
   options.observer = life.recorder.get();
   options.report = [this](const std::string& text) { world_->note(absl::StrCat("worker ", rank_, ": ", text)); };
   life.core = worker::WorkerCore::Create(std::move(options), life.endpoint.get(), world_->clock,
@@ -90,14 +92,25 @@ void WorkerNode::Start() {
   life.turn->Every(kTick, [core = life.core.get()] { core->OnTick(); });
   life.core->Start([this](absl::Status status) {
     if (!status.ok()) return Fail("start", status);
-    std::vector<proto::TensorSpec> specs = world_->scenario->tensors;
-    specs.insert(specs.end(), world_->scenario->tables.begin(), world_->scenario->tables.end());
-    life_->core->RegisterTensors(std::move(specs), [this](absl::StatusOr<std::vector<uint32_t>> ids) {
+    Register();
+  });
+  life.turn->Touch();
+}
+
+void WorkerNode::Register() {
+  const Scenario& scenario = *world_->scenario;
+  std::vector<proto::TensorSpec> specs = scenario.tensors;
+  if (!scenario.two_calls) specs.insert(specs.end(), scenario.tables.begin(), scenario.tables.end());
+  life_->core->RegisterTensors(std::move(specs), [this](absl::StatusOr<std::vector<uint32_t>> ids) {
+    if (!ids.ok() || !world_->scenario->two_calls) return Registered(ids);
+    life_->core->RegisterTensors(world_->scenario->tables, [this, ids](absl::StatusOr<std::vector<uint32_t>> more) mutable {
+      if (!more.ok()) return Registered(more);
+      ids->insert(ids->end(), more->begin(), more->end());
       Registered(ids);
     });
     life_->turn->Touch();
   });
-  life.turn->Touch();
+  life_->turn->Touch();
 }
 
 void WorkerNode::Crash() {
@@ -111,12 +124,93 @@ void WorkerNode::Registered(const absl::StatusOr<std::vector<uint32_t>>& ids) {
   life_->ids = *ids;
   life_->table_ids.assign(ids->begin() + static_cast<std::ptrdiff_t>(world_->scenario->tensors.size()), ids->end());
   life_->ids.resize(world_->scenario->tensors.size());
+  if (joins_) return Join();
+  // Where rounds leave workers out the others may have begun without it.
+  const auto begun = [this](uint32_t id) { return life_->core->NextRound(id) > 0; };
+  if (world_->scenario->leaves_out() &&
+      (std::ranges::any_of(life_->ids, begun) || std::ranges::any_of(life_->table_ids, begun)))
+    return Join();
   if (saved_.has_value()) {
     state_ = saved_->state;
     if (const absl::Status status = life_->core->Restore(saved_->core); !status.ok()) return Fail("restore", status);
     return Save();   // with the rows that it had pulled: what the servers have now may be newer
   }
   state_ = InitialState(*world_->scenario, rank_);
+  BeginRound();
+}
+
+void WorkerNode::Return() {
+  lost_ = false;
+  joins_ = true;
+  saved_.reset();
+  Start();
+}
+
+void WorkerNode::Join() {
+  joins_ = false;
+  state_ = InitialState(*world_->scenario, rank_);
+  for (const std::vector<uint32_t>* ids : {&life_->ids, &life_->table_ids})
+    for (const uint32_t id : *ids)
+      world_->history->events.push_back(Joined{rank_, life_->incarnation, id, life_->core->NextRound(id)});
+  Align();
+}
+
+void WorkerNode::Align() {
+  const std::vector<std::unique_ptr<Life::Op>> ops = std::move(life_->ops);
+  life_->ops.clear();
+  for (const auto& op : ops)
+    if (!op->result.status.ok()) return Fail("joining", op->result.status);
+  uint64_t target = 0;
+  for (const uint32_t id : life_->ids) target = std::max(target, life_->core->NextRound(id));
+  for (const uint32_t id : life_->table_ids) target = std::max(target, life_->core->NextRound(id));
+  target = std::min(target, world_->scenario->rounds());
+  const auto submit = [&](uint32_t id, worker::OpRequest request, void (WorkerNode::*then)()) {
+    Life::Op* const op = life_->ops.back().get();
+    request.tensor = id;
+    ++life_->unreleased;
+    life_->core->Submit(
+        request, [op](const worker::OpResult& result) { op->result = result; },
+        [this, then] {
+          if (--life_->unreleased == 0) (this->*then)();
+        });
+  };
+  for (uint32_t t = 0; t < life_->ids.size(); ++t) {
+    if (life_->core->NextRound(life_->ids[t]) >= target) continue;
+    life_->ops.push_back(std::make_unique<Life::Op>());
+    life_->ops.back()->gradient.resize(state_.x[t].size());
+    worker::OpRequest request;
+    request.kind = worker::OpKind::kPush;
+    request.input = life_->ops.back()->gradient;
+    submit(life_->ids[t], request, &WorkerNode::Align);
+  }
+  for (uint32_t t = 0; t < life_->table_ids.size(); ++t) {
+    const uint32_t id = life_->table_ids[t];
+    if (life_->core->NextRound(id) >= target) continue;
+    const absl::StatusOr<worker::TableShape> shape = life_->core->DescribeTable(id);
+    if (!shape.ok()) return Fail("table", shape.status());
+    world_->history->events.push_back(PushedRows{rank_, id, life_->core->NextRound(id), {}, {}});
+    auto rows = worker::PrepareRowPush(*shape, {}, {});
+    if (!rows.ok()) return Fail("rows", rows.status());
+    life_->ops.push_back(std::make_unique<Life::Op>());
+    worker::OpRequest request;
+    request.kind = worker::OpKind::kPushRows;
+    request.rows = std::make_shared<const worker::RowPush>(*std::move(rows));
+    submit(id, request, &WorkerNode::Align);
+  }
+  life_->turn->Touch();
+  if (life_->unreleased > 0) return;
+  state_.round = target;
+  for (uint32_t t = 0; t < life_->ids.size(); ++t) {
+    life_->ops.push_back(std::make_unique<Life::Op>());
+    worker::OpRequest request;
+    request.kind = worker::OpKind::kPull;
+    request.output = state_.x[t];
+    submit(life_->ids[t], request, &WorkerNode::BeginJoined);
+  }
+}
+
+void WorkerNode::BeginJoined() {
+  life_->ops.clear();
   BeginRound();
 }
 
@@ -253,7 +347,8 @@ void WorkerNode::EndRound() {
   for (const auto& op : ops) {
     if (!op->result.status.ok()) return;
     if (op->rows) continue;
-    skipped[op->tensor] = skipped[op->tensor] || op->result.skipped;
+    // Of a push that came too late the answer is what there is instead.
+    skipped[op->tensor] = skipped[op->tensor] || (op->result.skipped && !op->result.rejected);
     const bool broadcast = scenario.broadcast && state_.round == 0;
     if (broadcast) {
       state_.x[op->tensor] = op->output;

@@ -331,6 +331,15 @@ void SimEndpoint::Deliver(const std::shared_ptr<Connection>& connection, int to,
     ++network_->stats_.closed_slot_drops;
     return;
   }
+  // Writes into one slot are in the order of their frames: within a link transports keep it, and what another answer has
+  // written is complete before this one is sent (its sender had the completions).
+  if (slot->second.writing > 0) {
+    network_->Schedule(network_->RandomDelay(), [connection, to, frame, owner] {
+      SimEndpoint* const endpoint = connection->end[to].endpoint;
+      if (endpoint != nullptr && connection->end[to].up) endpoint->Deliver(connection, to, frame, owner);
+    });
+    return;
+  }
   if (network_->random_.Chance(network_->faults_.slow_write)) {
     std::memcpy(slot->second.memory.data() + header->stripe_offset, frame->copy.data(), bytes / 2);
     ++slot->second.writing;

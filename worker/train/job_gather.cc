@@ -39,8 +39,10 @@ absl::Status JobGather::Register(size_t numbers) {
   std::vector<TensorSpec> specs;
   for (size_t rank = 0; rank < ranks; ++rank) {
     // As a bias, so that nobody compresses it.
-    specs.push_back(
-        {.name = absl::StrCat("gather/", rank), .shape = {(1 + numbers) * kPieces}, .kind = TensorKind::kBias});
+    specs.push_back({.name = absl::StrCat("gather/", rank),
+                     .shape = {(1 + numbers) * kPieces},
+                     .kind = TensorKind::kBias,
+                     .every_step = false});
   }
   Result<std::vector<Tensor>> tensors = client_->RegisterTensors(specs);
   if (!tensors.ok()) return ToAbsl(tensors.status());
