@@ -12,7 +12,6 @@ namespace sluice::simt {
 namespace {
 
 namespace cuda = compression::cuda;
-using compression::Bits;
 using compression::cuda::DecodeTask;
 using compression::cuda::EncodeTask;
 using compression::cuda::FindTask;
@@ -32,12 +31,6 @@ INSTANTIATE_TEST_SUITE_P(Codecs, Dense,
                                          Case{"bf16", Format::kBf16}, Case{"int8", Format::kInt8}),
                          [](const auto& info) { return std::string(info.param.codec); });
 
-void ExpectSameBits(const std::vector<float>& got, const std::vector<float>& expected, const std::string& what) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (size_t i = 0; i < got.size(); ++i)
-    ASSERT_EQ(Bits(got[i]), Bits(expected[i])) << what << ", at " << i << ": " << got[i] << ", not " << expected[i];
-}
-
 // Encodes all partitions in one launch, and compares.
 void ExpectEncodesAsTheCpu(const compression::Codec& codec, Format format, const std::vector<Partition>& partitions,
                            uint64_t schedule) {
@@ -52,8 +45,8 @@ void ExpectEncodesAsTheCpu(const compression::Codec& codec, Format format, const
     tasks.push_back({gradients.back().data(), p.residual.empty() ? nullptr : residuals.back().data(),
                      p.wants_residual ? outs.back().data() : nullptr, bytes.back().data(), p.gradient.size(), p.scale});
   }
-  Machine machine(schedule);
-  ASSERT_EQ(cuda::Encode(format, BatchOf(tasks), &machine), 0) << machine.report();
+  Tasks<EncodeTask> on_device(tasks);
+  ASSERT_EQ(RunOnDevice(schedule, [&](void* stream) { return cuda::Encode(format, on_device.batch(), stream); }), "");
   for (size_t i = 0; i < partitions.size(); ++i) {
     const Partition& p = partitions[i];
     const compression::Encoded expected = compression::Encode(codec, p.gradient, p.residual, p.scale);
@@ -100,9 +93,11 @@ TEST_P(Dense, DecodesAndAddsAsTheCpu) {
         ASSERT_TRUE((add ? codec_->DecodeAdd(encoding, sum) : codec_->Decode(encoding, sum)).ok());
         expected.push_back(std::move(sum));
       }
-      Machine machine(static_cast<uint64_t>(shape));
+      Tasks<DecodeTask> on_device(tasks);
       const auto decode = add ? cuda::DecodeAdd : cuda::Decode;
-      ASSERT_EQ(decode(GetParam().format, BatchOf(tasks), &machine), 0) << machine.report();
+      ASSERT_EQ(RunOnDevice(static_cast<uint64_t>(shape),
+                            [&](void* stream) { return decode(GetParam().format, on_device.batch(), stream); }),
+                "");
       for (size_t i = 0; i < partitions.size(); ++i) {
         ExpectSameBits(outs[i].values(), expected[i], partitions[i].what);
         outs[i].ExpectMarginsUntouched(partitions[i].what);
@@ -123,24 +118,25 @@ TEST(FirstNonfinite, IsTheLowestIndexUnderEverySchedule) {
     }
   for (uint64_t schedule = 0; schedule < 6; ++schedule) {
     std::vector<Guarded<float>> values;
-    std::vector<uint64_t> found(inputs.size(), 12345);
+    Guarded<uint64_t> found(std::vector<uint64_t>(inputs.size(), 12345), 0);
     std::vector<FindTask> tasks;
     for (size_t i = 0; i < inputs.size(); ++i) {
       values.emplace_back(inputs[i], (i + schedule) % 4);
-      tasks.push_back({values.back().data(), inputs[i].size(), &found[i]});
+      tasks.push_back({values.back().data(), inputs[i].size(), found.data() + i});
     }
-    Machine machine(schedule);
-    ASSERT_EQ(cuda::FirstNonfinite(BatchOf(tasks), &machine), 0) << machine.report();
-    for (size_t i = 0; i < inputs.size(); ++i) EXPECT_EQ(found[i], compression::FirstNonfinite(inputs[i])) << i;
+    Tasks<FindTask> on_device(tasks);
+    ASSERT_EQ(RunOnDevice(schedule, [&](void* stream) { return cuda::FirstNonfinite(on_device.batch(), stream); }), "");
+    for (size_t i = 0; i < inputs.size(); ++i)
+      EXPECT_EQ(found.data()[i], compression::FirstNonfinite(inputs[i])) << i;
   }
 }
 
 TEST(Launches, AnEmptyBatchIsNoLaunchAndALargeOneIsRefused) {
-  Machine machine(1);
-  EXPECT_EQ(cuda::Encode(Format::kInt8, {nullptr, 0, 0}, &machine), 0);
-  EXPECT_EQ(cuda::Decode(Format::kFp16, {nullptr, 3, 0}, &machine), 0);
-  EXPECT_EQ(machine.switches(), 0u);
-  EXPECT_NE(cuda::DecodeAdd(Format::kNone, {nullptr, 65536, 1}, &machine), 0);
+  // A launch would read from null.
+  const auto run = [](auto enqueue) { return RunOnDevice(1, enqueue); };
+  EXPECT_EQ(run([](void* stream) { return cuda::Encode(Format::kInt8, {nullptr, 0, 0}, stream); }), "");
+  EXPECT_EQ(run([](void* stream) { return cuda::Decode(Format::kFp16, {nullptr, 3, 0}, stream); }), "");
+  EXPECT_NE(run([](void* stream) { return cuda::DecodeAdd(Format::kNone, {nullptr, 65536, 1}, stream); }), "");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,7 @@
 
 #include "compression/cuda/kernels.h"
 #include "compression/test_vectors.h"
-#include "tests/simt/machine.h"
+#include "tests/simt/backend.h"
 
 namespace sluice::simt {
 
@@ -21,9 +22,12 @@ class Guarded {
   static constexpr size_t kMargin = 64;
 
   // `offset` elements behind an address that is a multiple of 64.
-  Guarded(size_t n, size_t offset) : size_(n), bytes_(n * sizeof(T) + offset * sizeof(T) + 3 * kMargin, kFill) {
-    const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
-    data_ = bytes_.data() + (64 - address % 64) % 64 + kMargin + offset * sizeof(T);
+  Guarded(size_t n, size_t offset)
+      : size_(n), bytes_((n + offset) * sizeof(T) + 3 * kMargin),
+        memory_(static_cast<unsigned char*>(AllocateShared(bytes_)), &FreeShared) {
+    std::fill_n(memory_.get(), bytes_, kFill);
+    const auto address = reinterpret_cast<uintptr_t>(memory_.get());
+    data_ = memory_.get() + (64 - address % 64) % 64 + kMargin + offset * sizeof(T);
   }
   Guarded(const std::vector<T>& values, size_t offset) : Guarded(values.size(), offset) {
     if (!values.empty()) std::memcpy(data_, values.data(), values.size() * sizeof(T));
@@ -36,14 +40,14 @@ class Guarded {
   void ExpectMarginsUntouched(const std::string& what) const {
     const unsigned char* end = data_ + size_ * sizeof(T);
     const auto filled = [](unsigned char byte) { return byte == kFill; };
-    EXPECT_TRUE(std::all_of(bytes_.data(), const_cast<const unsigned char*>(data_), filled)) << "before " << what;
-    EXPECT_TRUE(std::all_of(end, bytes_.data() + bytes_.size(), filled)) << "behind " << what;
+    EXPECT_TRUE(std::all_of<const unsigned char*>(memory_.get(), data_, filled)) << "before " << what;
+    EXPECT_TRUE(std::all_of<const unsigned char*>(end, memory_.get() + bytes_, filled)) << "behind " << what;
   }
 
  private:
   static constexpr unsigned char kFill = 0xEE;
-  size_t size_;
-  std::vector<unsigned char> bytes_;
+  size_t size_, bytes_;
+  std::unique_ptr<unsigned char, void (*)(void*)> memory_;
   unsigned char* data_;
 };
 
@@ -75,11 +79,25 @@ inline std::vector<Partition> NastyPartitions(int shape, uint64_t seed) {
   return partitions;
 }
 
+// Descriptors where kernels reach them.
 template <typename Task>
-compression::cuda::Batch<Task> BatchOf(const std::vector<Task>& tasks) {
-  uint64_t largest = 0;
-  for (const Task& task : tasks) largest = std::max(largest, task.n);
-  return {tasks.data(), static_cast<uint32_t>(tasks.size()), largest};
+class Tasks {
+ public:
+  explicit Tasks(const std::vector<Task>& tasks) : tasks_(tasks, 0) {
+    for (const Task& task : tasks) largest_ = std::max<uint64_t>(largest_, task.n);
+  }
+  compression::cuda::Batch<Task> batch() { return {tasks_.data(), static_cast<uint32_t>(tasks_.size()), largest_}; }
+
+ private:
+  Guarded<Task> tasks_;
+  uint64_t largest_ = 0;
+};
+
+inline void ExpectSameBits(const std::vector<float>& got, const std::vector<float>& expected, const std::string& what) {
+  ASSERT_EQ(got.size(), expected.size());
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_EQ(compression::Bits(got[i]), compression::Bits(expected[i]))
+        << what << ", at " << i << ": " << got[i] << ", not " << expected[i];
 }
 
 }  // namespace sluice::simt

@@ -22,7 +22,16 @@ def _cuda_configure_impl(repository_ctx):
             break
     home = nvcc[:-len("/bin/nvcc")] if nvcc else ""
     repository_ctx.file("BUILD", "")
-    repository_ctx.file("defs.bzl", "NVCC = %r\nCUDA_HOME = %r\n" % (nvcc, home))
+
+    # From Ampere on (a binary for 8.0 runs on 8.6 and 8.9), as far as this nvcc knows them; the last one is also kept as
+    # PTX for what comes later.
+    architectures = []
+    if nvcc:
+        known = repository_ctx.execute([nvcc, "--list-gpu-code"]).stdout.split("\n")
+        architectures = [a for a in ["80", "90", "100"] if "sm_" + a in known]
+    if not architectures:
+        nvcc = ""
+    repository_ctx.file("defs.bzl", "NVCC = %r\nCUDA_HOME = %r\nARCHITECTURES = %r\n" % (nvcc, home, architectures))
 
 cuda_configure = repository_rule(
     implementation = _cuda_configure_impl,

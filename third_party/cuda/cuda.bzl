@@ -1,21 +1,19 @@
 """cuda_library: a library of CUDA sources where nvcc is, of its stand-ins where it is not."""
 
-load("@local_cuda//:defs.bzl", "CUDA_HOME", "NVCC")
+load("@local_cuda//:defs.bzl", "ARCHITECTURES", "CUDA_HOME", "NVCC")
 
 # The same bits as on the CPU: no contraction, no flushing of denormals, IEEE division and square root.
 _EXACT = "-fmad=false -ftz=false -prec-div=true -prec-sqrt=true"
 
-# From Turing on; the last one is also kept as PTX for what comes later.
-_ARCHITECTURES = [75, 80, 86, 89, 90]
-
 def _gencode():
-    flags = ["-gencode arch=compute_%d,code=sm_%d" % (a, a) for a in _ARCHITECTURES]
-    return " ".join(flags + ["-gencode arch=compute_%d,code=compute_%d" % (_ARCHITECTURES[-1], _ARCHITECTURES[-1])])
+    flags = ["-gencode arch=compute_%s,code=sm_%s" % (a, a) for a in ARCHITECTURES]
+    return " ".join(flags + ["-gencode arch=compute_%s,code=compute_%s" % (ARCHITECTURES[-1], ARCHITECTURES[-1])])
 
-def cuda_library(name, srcs, hdrs = [], stand_ins = [], deps = [], **kwargs):
+def cuda_library(name, srcs, hdrs = [], inputs = [], stand_ins = [], deps = [], **kwargs):
     """Compiles each .cu of srcs with nvcc.
 
     hdrs: headers that the .cu files and users include; they must not include CUDA's own.
+    inputs: headers that the .cu files alone include.
     stand_ins: .cc files that define the same functions for a build without nvcc (usually: "there is no GPU here").
     deps: for the C++ side only; a .cu file sees hdrs and headers of the source tree.
     """
@@ -27,9 +25,9 @@ def cuda_library(name, srcs, hdrs = [], stand_ins = [], deps = [], **kwargs):
         object = src[:-len(".cu")] + ".pic.o"
         native.genrule(
             name = src[:-len(".cu")] + "_nvcc",
-            srcs = [src] + hdrs,
+            srcs = [src] + hdrs + inputs,
             outs = [object],
-            cmd = NVCC + " -c -std=c++20 -O2 " + _EXACT + " " + _gencode() +
+            cmd = NVCC + " -c -std=c++20 -O3 " + _EXACT + " " + _gencode() +
                   " -ccbin g++ -Xcompiler -fPIC,-ffp-contract=off -I. -I$(GENDIR) -o $@ $(location %s)" % src,
         )
         objects.append(object)

@@ -1,0 +1,16 @@
+// Stand-ins for a build without nvcc: every call fails as on a machine without a GPU.
+#include "compression/cuda/kernels.h"
+
+namespace sluice::compression::cuda {
+namespace {
+
+constexpr Error kNoDevice = 100;   // cudaErrorNoDevice
+
+}  // namespace
+
+Error Encode(Format, Batch<EncodeTask>, Stream) { return kNoDevice; }
+Error Decode(Format, Batch<DecodeTask>, Stream) { return kNoDevice; }
+Error DecodeAdd(Format, Batch<DecodeTask>, Stream) { return kNoDevice; }
+Error FirstNonfinite(Batch<FindTask>, Stream) { return kNoDevice; }
+
+}  // namespace sluice::compression::cuda
