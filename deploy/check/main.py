@@ -16,7 +16,11 @@ def parse_arguments():
     parser.add_argument("--stage", action="append", metavar="NAME",
                         help="run only this stage (may be repeated): " + ", ".join(stages.STAGES))
     parser.add_argument("--quick", action="store_true", help="fewer seeds, shorter fuzzing, no sanitizers")
+    parser.add_argument("--nightly", action="store_true",
+                        help="a million seeds of the simulator and ten minutes for each fuzz target; takes hours")
     options = parser.parse_args()
+    if options.quick and options.nightly:
+        parser.error("--quick and --nightly exclude each other")
     budgets = {name: 60.0 * float(minutes) for name, minutes in (b.split("=") for b in options.budgets.split())}
     for name in options.stage or []:
         if name not in stages.STAGES:
@@ -33,7 +37,7 @@ def main():
         if options.stage and name not in options.stage:
             continue
         print("== %s" % name, flush=True)
-        result = stages.Result(name, budgets[name], options.quick)
+        result = stages.Result(name, budgets[name], options.quick, options.nightly)
         start = time.monotonic()
         function(result)
         result.seconds = time.monotonic() - start

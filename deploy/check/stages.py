@@ -12,8 +12,8 @@ SYSTEM_TAGS = ("e2e",)
 
 
 class Result:
-    def __init__(self, name, budget, quick):
-        self.name, self.budget, self.quick = name, budget, quick
+    def __init__(self, name, budget, quick, nightly):
+        self.name, self.budget, self.quick, self.nightly = name, budget, quick, nightly
         self.passed = self.failed = 0
         self.failures, self.skipped = [], []
         self.seconds = 0.0
@@ -23,7 +23,7 @@ class Result:
 
     @property
     def limit(self):
-        return 3 * self.budget
+        return (60 if self.nightly else 3) * self.budget
 
     def ok(self, count=1):
         self.passed += count
@@ -109,7 +109,7 @@ def unit(result):
 
 def simulation(result):
     """Every seed is a run of the whole cluster; both cores take their share of the seeds."""
-    seeds = 500 if result.quick else 10000
+    seeds = 500 if result.quick else 1000000 if result.nightly else 10000
     done, _ = bazel("build", ["//tests/sim"], result.log("build"), result.limit)
     if done.code != 0:
         return result.fail("the build of //tests/sim", done.tail())
@@ -175,7 +175,7 @@ def fuzz(result):
     if done.code != 0:
         return result.fail("the build with libFuzzer", done.tail())
     folder = os.path.join(info("bazel-bin", CONFIGS["fuzz"]), "deploy/check/fuzz")
-    seconds = (5 if result.quick else 60) // max(len(binaries), 1) + 1
+    seconds = 600 if result.nightly else (5 if result.quick else 60) // max(len(binaries), 1) + 1
     for label in binaries:
         name = label.rpartition(":")[2]
         corpus = os.path.abspath("out/check/corpus/" + name)
