@@ -22,6 +22,10 @@ enum class Format : uint8_t { kNone, kFp16, kBf16, kInt8 };
 // p = gradient + scale * residual, its encoding, and the new residual, in one pass.
 Error Encode(Format format, Batch<EncodeTask> batch, Stream stream);
 
+// The same for topk, in 13 launches.
+Error EncodeTopK(Batch<TopKTask> batch, Stream stream);
+uint64_t TopKWorkspaceBytes(uint64_t n, uint64_t k);
+
 // out = the decoded values, or out += them. Encodings from strangers are validated before (compression/codec.h); any
 // bytes are safe.
 Error Decode(Format format, Batch<DecodeTask> batch, Stream stream);

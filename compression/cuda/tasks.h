@@ -14,6 +14,16 @@ struct EncodeTask {
   float scale;              // of the residual: old rate / new rate
 };
 
+// k = max(1, ceil(ratio n)) as compression/selection.h counts it, 0 of nothing. residual_out is needed: p lies there
+// between the passes. At most kMaxTopKElements elements.
+struct TopKTask : EncodeTask {
+  uint64_t k;
+  void* workspace;          // TopKWorkspaceBytes(n, k), aligned to 4 bytes; content is nothing to anybody
+  uint64_t* encoded_bytes;  // the result: how many bytes of `out` are the encoding
+};
+
+inline constexpr uint64_t kMaxTopKElements = 0x7FFFFFFF;
+
 struct DecodeTask {
   const uint8_t* in;        // MaxEncodedBytes(n)
   float* out;

@@ -9,6 +9,8 @@ constexpr Error kNoDevice = 100;   // cudaErrorNoDevice
 }  // namespace
 
 Error Encode(Format, Batch<EncodeTask>, Stream) { return kNoDevice; }
+Error EncodeTopK(Batch<TopKTask>, Stream) { return kNoDevice; }
+uint64_t TopKWorkspaceBytes(uint64_t, uint64_t) { return 0; }
 Error Decode(Format, Batch<DecodeTask>, Stream) { return kNoDevice; }
 Error DecodeAdd(Format, Batch<DecodeTask>, Stream) { return kNoDevice; }
 Error FirstNonfinite(Batch<FindTask>, Stream) { return kNoDevice; }

@@ -137,6 +137,17 @@ int PrintTable() {
     row(f.name, "decode", 4 + f.size, [&] { return Decode(f.format, decode_batch, stream); });
     row(f.name, "decode-add", 8 + f.size, [&] { return DecodeAdd(f.format, decode_batch, stream); });
   }
+  constexpr uint64_t kEntries = (kElements + 99) / 100;
+  const uint64_t work_bytes = TopKWorkspaceBytes(kElements, kEntries) / 256 * 256 + 256;
+  uint8_t* work = nullptr;
+  if (!Ok(cudaMalloc(&work, kPartitions * work_bytes), "workspace")) return 1;
+  std::vector<TopKTask> topk;
+  for (uint32_t i = 0; i < kPartitions; ++i)
+    topk.push_back({encode[i], kEntries, work + i * work_bytes, memory.sizes + i});
+  const Batch<TopKTask> topk_batch = {OnDevice(topk), kPartitions, kElements};
+  if (!topk_batch.tasks) return 1;
+  // The least that selection by threshold moves is 12; these kernels move 28 (compression/cuda/topk.cu).
+  row("topk:0.01", "encode+residual", 28, [&] { return EncodeTopK(topk_batch, stream); });
   row("", "first nonfinite", 4, [&] { return FirstNonfinite(find_batch, stream); });
   return ok ? 0 : 1;   // memory goes back with the process
 }
