@@ -17,7 +17,8 @@
 
 namespace sluice::compression {
 
-inline constexpr size_t kCompensateBlock = 1024;
+// Small enough that memory hardly rests while a block is encoded; a multiple of all codecs' blocks.
+inline constexpr size_t kCompensateBlock = 256;
 
 inline absl::Status CheckEncodeArguments(const Codec& codec, const EncodeInput& input, MutableBytes out) {
   const size_t n = input.gradient.size();
@@ -71,6 +72,16 @@ inline void Compensate(const EncodeInput& input, size_t begin, size_t n, float* 
   for (size_t i = 0; i < n; ++i) p[i] = Saturate(g[i] + scale * e[i], std::numeric_limits<float>::max());
 }
 
+// Asks for the block after [begin, begin + kCompensateBlock), so that it comes from memory while this one is encoded.
+inline void PrefetchNext(const EncodeInput& input, size_t begin) {
+  if (begin + 2 * kCompensateBlock > input.gradient.size()) return;
+  const float* g = input.gradient.data() + begin + kCompensateBlock;
+  for (size_t i = 0; i < kCompensateBlock; i += 16) __builtin_prefetch(g + i);
+  if (input.residual.empty()) return;
+  const float* e = input.residual.data() + begin + kCompensateBlock;
+  for (size_t i = 0; i < kCompensateBlock; i += 16) __builtin_prefetch(e + i);
+}
+
 // Writes all of p and calls visit(begin, n, p of the block) for each block of it.
 template <typename Visit>
 void CompensateAll(const EncodeInput& input, float* p, Visit visit) {
@@ -78,6 +89,7 @@ void CompensateAll(const EncodeInput& input, float* p, Visit visit) {
   for (size_t begin = 0; begin < n; begin += kCompensateBlock) {
     const size_t length = std::min(kCompensateBlock, n - begin);
     Compensate(input, begin, length, p + begin);
+    PrefetchNext(input, begin);
     visit(begin, length, p + begin);
   }
 }
@@ -95,6 +107,7 @@ void EncodeInBlocks(const EncodeInput& input, EncodeBlock encode) {
     const size_t length = std::min(kCompensateBlock, n - begin);
     float* p = wanted && !stream ? input.residual_out.data() + begin : scratch;
     Compensate(input, begin, length, p);
+    PrefetchNext(input, begin);
     encode(begin, length, p);
     if (stream) StreamPiece(AsBytes({p, length}), AsWritableBytes(input.residual_out.subspan(begin, length)));
   }

@@ -15,17 +15,17 @@ struct E4M3 {
   float value;   // that the code stands for
 };
 
+// The rounding is left to one addition: 1.5 * 2^(e + 20), whose last bit is worth 2^(e - 3), a code's step at exponent e
+// (-6 for all below). What the addition leaves in its lower bits is the number of steps.
 inline E4M3 RoundToE4M3(float value) {   // not for NaN
   const uint32_t bits = std::bit_cast<uint32_t>(value), sign = bits & 0x80000000;
   const uint32_t magnitude = std::min(bits & 0x7FFFFFFF, std::bit_cast<uint32_t>(kMaxE4M3));
-  // Below 2^-6: adding 2^14, whose last bit is worth 2^-9 as a denormal's, leaves the rounding to the addition.
-  const float shifted = std::bit_cast<float>(magnitude) + 0x1p14f;
-  const uint32_t rounded = (magnitude + 0x7FFFF + (magnitude >> 20 & 1)) & 0xFFF00000;
-  const bool small = magnitude < std::bit_cast<uint32_t>(0x1p-6f);
-  const uint32_t code = small ? std::bit_cast<uint32_t>(shifted) - std::bit_cast<uint32_t>(0x1p14f)
-                              : (rounded >> 20) - (120u << 3);
-  const uint32_t near = small ? std::bit_cast<uint32_t>(shifted - 0x1p14f) : rounded;
-  return {sign >> 24 | code, std::bit_cast<float>(sign | near)};
+  const uint32_t exponent = std::max(magnitude, std::bit_cast<uint32_t>(0x1p-6f)) & 0x7F800000;
+  const uint32_t rounder = exponent + (20u << 23) + 0x400000;
+  const float shifted = std::bit_cast<float>(magnitude) + std::bit_cast<float>(rounder);
+  const uint32_t steps = std::bit_cast<uint32_t>(shifted) - rounder;
+  const float near = shifted - std::bit_cast<float>(rounder);
+  return {sign >> 24 | ((exponent >> 20) - (121u << 3) + steps), std::bit_cast<float>(sign | std::bit_cast<uint32_t>(near))};
 }
 
 inline float FloatFromE4M3(uint8_t code) {   // NaNs become 480
