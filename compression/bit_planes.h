@@ -16,7 +16,7 @@ inline uint8_t GatherBits(uint64_t x) { return static_cast<uint8_t>(x * 0x010204
 
 // The inverse: eight bytes of 0 or 1.
 inline uint64_t SpreadBits(uint8_t bits) {
-  const uint64_t each = bits * 0x0101010101010101 & 0x8040201008040201;
+  const uint64_t each = uint64_t{bits} * 0x0101010101010101 & 0x8040201008040201;
   return (each + 0x7F7F7F7F7F7F7F7F) >> 7 & 0x0101010101010101;
 }
 

@@ -45,7 +45,7 @@ class Codec {
   virtual bool lossless() const = 0;
   virtual bool biased() const = 0;        // must not be used without error feedback unless asked for by name
   // Whether error feedback serves it. Not where nothing is lost, nor where the error is unbiased but may exceed the value:
-  // the residual would grow without bound. (Encode writes one all the same if asked.)
+  // no bound holds for a residual then. (Encode writes one all the same if asked.)
   virtual bool uses_residual() const { return !lossless(); }
   virtual bool random() const { return false; }   // EncodeInput::random matters
 

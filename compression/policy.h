@@ -15,7 +15,7 @@ namespace sluice::compression {
 
 // Checks the codec part of a job's configuration: both names are known, a biased codec (topk, onebit) is not used for
 // pushes without error feedback unless allow_biased asks for it, and replies are not in a codec that draws random numbers:
-// what a reply loses goes into the next one, and an error that may exceed the value would grow.
+// what a reply loses goes into the next one, which has no bound if the error may exceed the value.
 absl::Status CheckCodecConfig(const proto::JobConfig& config);
 
 // Codec name for pushes of this tensor. Biases, norms and tensors below codec_min_elements (0 = 1024) travel as "none".

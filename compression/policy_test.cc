@@ -70,7 +70,7 @@ TEST(Policy, ResidualsAreKeptForLossyCodecs) {
   for (const char* codec : {"fp16", "bf16", "int8", "topk:0.1", "int4", "int4:stochastic", "onebit", "mxfp8"})
     EXPECT_TRUE(*NeedsResidual(config, codec)) << codec;
   EXPECT_FALSE(*NeedsResidual(config, "none"));
-  // Unbiased, but the error may exceed the value: the residual would grow.
+  // Unbiased, but the error may exceed the value: no bound holds for a residual.
   EXPECT_FALSE(*NeedsResidual(config, "qsgd:7"));
   EXPECT_FALSE(*NeedsResidual(config, "terngrad"));
   EXPECT_FALSE(NeedsResidual(config, "gzip").ok());

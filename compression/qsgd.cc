@@ -1,7 +1,7 @@
 // qsgd:<levels> (Alistarh et al. 2017, with the block's maximum for its norm) and terngrad (Wen et al. 2017), which is
 // one level: whole numbers from -s to s, rounded stochastically (compression/block_quantize.h), in
-// b = bit_width(2 s) bits. Unbiased, and to be used without a residual: an error that may be larger than the value would
-// make the residual grow.
+// b = bit_width(2 s) bits. Unbiased, and to be used without a residual: the error may be larger than the value, and no bound
+// of a residual is known then.
 //
 //   0          u8 s (1 to 127), three zero bytes
 //   4          fp32 scale of each block of 128 elements

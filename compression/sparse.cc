@@ -215,8 +215,8 @@ absl::StatusOr<std::unique_ptr<Codec>> MakeChain(std::string_view picks, std::un
                                                    "such as int8"));
   if (!CarriesValues(values->id()))
     return absl::InvalidArgumentError(absl::StrCat(
-        "codec ", std::string(picks), "+", values->name(), ": picking elements needs a residual, which the error of ",
-        values->name(), " would make grow without bound; take int4 or int8:stochastic for the values"));
+        "codec ", std::string(picks), "+", values->name(), ": picking elements needs a residual, for which no bound holds with ",
+        values->name(), ": its error may exceed the value; take int4 or int8:stochastic for the values"));
   const size_t colon = std::min(picks.find(':'), picks.size());
   const std::string_view stem = picks.substr(0, colon), parameter = picks.substr(std::min(colon + 1, picks.size()));
   if (stem == "topk") return Make(MakeTopKSelector(parameter), std::move(values), true);
