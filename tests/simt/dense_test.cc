@@ -60,7 +60,7 @@ void ExpectEncodesAsTheCpu(const compression::Codec& codec, Format format, const
 
 TEST_P(Dense, EncodesTheSameBytesAndResidualsAsTheCpu) {
   for (int shape = 0; shape < compression::kShapes; ++shape)
-    for (const uint64_t seed : {1, 2, 3})
+    for (const uint64_t seed : {1, 2})
       ExpectEncodesAsTheCpu(*codec_, GetParam().format, NastyPartitions(shape, seed), seed + 10);
 }
 
