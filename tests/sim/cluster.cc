@@ -95,6 +95,7 @@ class Cluster {
     TimeNs delay, duration;
     std::string a, b;
     uint32_t rank = 0;
+    bool one_way = false;
     bool fired = false;
   };
 
@@ -131,6 +132,9 @@ class Cluster {
           fault.b = random_.Chance(0.5) ? server() : kSchedulerName;
           break;
       }
+      if (fault.b == kSchedulerName) continue;   // a channel of gRPC has both directions or is down
+      fault.one_way = random_.Chance(0.3);
+      if (fault.one_way && random_.Chance(0.5)) std::swap(fault.a, fault.b);
     }
     // Who is away from the scheduler for a lease is out under "rescale", and cannot go on.
     for (Fault& fault : faults_)
@@ -179,9 +183,13 @@ class Cluster {
     switch (fault.kind) {
       case Kind::kCut:
         if (fault.a == fault.b) return;
-        world_.note(absl::StrCat("CUT between ", fault.a, " and ", fault.b, " for ", fault.duration / kMicrosecond,
-                                 " us"));
-        network_.Cut(fault.a, fault.b, fault.duration);
+        world_.note(absl::StrCat("CUT ", fault.one_way ? "from " : "between ", fault.a, fault.one_way ? " to " : " and ",
+                                 fault.b, " for ", fault.duration / kMicrosecond, " us"));
+        if (fault.one_way) {
+          network_.CutOneWay(fault.a, fault.b, fault.duration);
+        } else {
+          network_.Cut(fault.a, fault.b, fault.duration);
+        }
         return;
       case Kind::kWorkerCrash: {
         WorkerNode& worker = *workers_[fault.rank];
@@ -265,6 +273,7 @@ class Cluster {
     if (!worker.alive() && plan.has_value() && plan->state() == proto::JOB_RUNNING &&
         plan->workers(static_cast<int>(rank)).out_from_round_size() > 0) {
       world_.note(absl::StrCat("worker ", rank, " RETURNS"));
+      outcome_.history.plan = *plan;   // should the job end before it is there, it begins another one
       worker.Return();
     }
     network_.Schedule(kMillisecond, [this, rank] { Return(rank); });

@@ -105,7 +105,8 @@ void SimEndpoint::Accept(const std::shared_ptr<Connection>& connection, const st
   const auto it = network_->endpoints_.find(host);
   if (it == network_->endpoints_.end() || !it->second->listening_)
     return refuse(absl::UnavailableError(absl::StrCat("connect to ", host, ": nobody listens")));
-  if (network_->IsCut(name_, host) || network_->random_.Chance(network_->faults_.connect_failure))
+  if (network_->IsCut(name_, host) || network_->IsCutOneWay(name_, host) || network_->IsCutOneWay(host, name_) ||
+      network_->random_.Chance(network_->faults_.connect_failure))
     return refuse(absl::UnavailableError(absl::StrCat("connect to ", host, ": timed out")));
   SimEndpoint* const peer = it->second;
   const Hello& hello = connection->end[0].hello;
@@ -258,7 +259,7 @@ void SimEndpoint::Send(LinkId link, const FrameHeader& header, ConstBytes payloa
   }
 
   const int to = 1 - side;
-  const bool lost = random.Chance(faults.drop);
+  const bool lost = random.Chance(faults.drop) || network_->IsCutOneWay(name_, own.stats.peer);
   const bool reset = random.Chance(faults.reset);
   const int copies = lost || reset ? 0 : random.Chance(faults.duplicate) ? 2 : 1;
   if (lost) ++network_->stats_.dropped;

@@ -90,6 +90,20 @@ bool SimNetwork::IsCut(const std::string& a, const std::string& b) const {
   return it != cuts_.end() && Now() < it->second;
 }
 
+void SimNetwork::CutOneWay(const std::string& from, const std::string& to, TimeNs duration) {
+  const std::string a = NodeOf(from), b = NodeOf(to);
+  Trace(absl::StrCat("cut from ", a, " to ", b, " for ", duration / kMicrosecond, " us"));
+  TimeNs& until = one_way_[{a, b}];
+  until = std::max(until, Now() + duration);
+  if (duration < kDeafAfter) return;
+  Schedule(kDeafAfter, [this, a, b] { ResetLinks(a, b); });
+}
+
+bool SimNetwork::IsCutOneWay(const std::string& from, const std::string& to) const {
+  const auto it = one_way_.find({NodeOf(from), NodeOf(to)});
+  return it != one_way_.end() && Now() < it->second;
+}
+
 void SimNetwork::Crash(const std::string& node) {
   Trace(absl::StrCat("crash of ", node));
   const auto endpoints = endpoints_;

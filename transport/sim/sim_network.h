@@ -79,6 +79,11 @@ class SimNetwork {
   // Links and channels between two nodes break, and none comes up between them for this long.
   void Cut(const std::string& a, const std::string& b, TimeNs duration);
   bool IsCut(const std::string& a, const std::string& b) const;
+  // What `from` sends to `to` over links is lost for this long, and no link comes up between them; the other direction works.
+  // After kDeafAfter of that the links break, as pings without an answer break them. (Channels are not touched.)
+  void CutOneWay(const std::string& from, const std::string& to, TimeNs duration);
+  bool IsCutOneWay(const std::string& from, const std::string& to) const;
+  static constexpr TimeNs kDeafAfter = 300 * kMillisecond;
   // Breaks the links between two nodes once.
   void ResetLinks(const std::string& a, const std::string& b);
   // The node's endpoints and channel ends die without a further callback; peers hear of it a little later. What it lent
@@ -133,6 +138,7 @@ class SimNetwork {
   uint64_t next_order_ = 0;
   std::map<std::string, SimEndpoint*> endpoints_;
   std::map<std::pair<std::string, std::string>, TimeNs> cuts_;  // nodes in order -> until
+  std::map<std::pair<std::string, std::string>, TimeNs> one_way_;   // nodes: from, to -> until
   std::map<std::string, ChannelHandler*> servers_;
   std::map<uint64_t, std::shared_ptr<Channel>> channels_;       // by end / 2
   uint64_t next_channel_ = 1;

@@ -255,6 +255,24 @@ TEST(SimNetworkTest, ACutBreaksLinksAndConnectsUntilItEnds) {
   EXPECT_EQ(pair.at_a.log.back(), "up 3 bee");
 }
 
+TEST(SimNetworkTest, ACutInOneDirectionLosesWhatIsSentThereAndThenBreaksTheLink) {
+  Pair pair(11);
+  const std::string text = "x";
+  pair.network.CutOneWay("a", "b", kSecond);
+  pair.Send(1, text, 9);
+  pair.network.RunFor(SimNetwork::kDeafAfter / 2);
+  EXPECT_EQ(pair.at_a.Count("sent 1 9"), 1u);   // nobody has told it
+  EXPECT_EQ(pair.network.stats().dropped, 1u);
+  EXPECT_EQ(pair.at_a.Count("down 1 UNAVAILABLE"), 0u);
+  pair.network.RunFor(SimNetwork::kDeafAfter);
+  EXPECT_EQ(pair.at_a.Count("down 1 UNAVAILABLE"), 1u);
+  pair.Dial();
+  EXPECT_EQ(pair.at_a.log.back(), "down 2 UNAVAILABLE");
+  pair.network.RunFor(kSecond);
+  pair.Dial();
+  EXPECT_EQ(pair.at_a.log.back(), "up 3 bee");
+}
+
 TEST(SimNetworkTest, ACrashIsSilentForTheDeadAndHeardByThePeer) {
   Pair pair(12);
   auto text = std::make_unique<std::string>("doomed");
