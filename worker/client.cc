@@ -206,12 +206,26 @@ Handle Client::PushPull(Tensor tensor, std::span<const float> gradient, std::spa
 }
 
 Handle Client::Broadcast(Tensor tensor, std::span<float> values, int root, const OpOptions& options) {
-  return impl_->Submit({.kind = worker::OpKind::kBroadcast,
-                        .tensor = tensor.id,
-                        .input = values,
-                        .output = values,
-                        .root = static_cast<uint32_t>(root)},
-                       options);
+  worker::OpRequest request{.kind = worker::OpKind::kBroadcast,
+                            .tensor = tensor.id,
+                            .input = values,
+                            .output = values,
+                            .root = static_cast<uint32_t>(root)};
+  if (options.priority.has_value()) request.priority = *options.priority;
+  return impl_->Start(options, [request = std::move(request)](worker::WorkerCore& core, TimeNs deadline,
+                                                              const std::shared_ptr<uint64_t>& number, Impl::DoneFn done,
+                                                              std::function<void()> released) mutable {
+    request.deadline = deadline;
+    auto check = [done = std::move(done), root = request.root](const worker::OpResult& result) mutable {
+      if (!result.status.ok() || !result.skipped || result.rejected) return done(result);
+      worker::OpResult lost = result;
+      lost.status = absl::AbortedError(absl::StrCat(
+          "rank ", root, ", the root of a broadcast, was lost before its values came (job.on_worker_loss=rescale): the "
+          "servers' parameters are what they were; all ranks may broadcast again from another root"));
+      done(lost);
+    };
+    *number = core.Submit(request, std::move(check), std::move(released));
+  });
 }
 
 Status Client::Barrier(const std::string& name) {

@@ -219,7 +219,9 @@ class Client {
   Handle Pull(Tensor tensor, std::span<float> out, const OpOptions& options = {});
   // out: what the job's reply is (parameters, or the reduced gradient). May be the gradient's own memory.
   Handle PushPull(Tensor tensor, std::span<const float> gradient, std::span<float> out, const OpOptions& options = {});
-  // The root's values become the parameters of the servers and arrive in everybody's `values`.
+  // The root's values become the parameters of the servers and arrive in everybody's `values`. kAborted, at all ranks alike:
+  // the root was lost before (job.on_worker_loss=rescale); the servers' parameters, which are in `values` then, have not
+  // changed; another rank may be the root of another.
   Handle Broadcast(Tensor tensor, std::span<float> values, int root = 0, const OpOptions& options = {});
 
   // Every worker registers the same tables. Blocks until the servers have it.

@@ -43,6 +43,18 @@ class Elastic(TestCase):
                 workers[rank] = cluster.start_worker(rank, arguments)
             self.finish(cluster, workers)
 
+    def test_the_root_is_lost_before_its_broadcast(self):
+        # Most often it is; where it was quicker the outcome is the same.
+        for more in ({}, {"job__mode": "ssp", "job__staleness": 2}):
+            with self.subTest(**more), Cluster(servers=2, scheduler_args=["--node.lease_ms=1000"]) as cluster:
+                _, workers = self.start(cluster, epochs=60, **more)
+                cluster.scheduler.wait_for("tensors registered")
+                workers[0].kill()
+                for worker in workers[1:]:
+                    worker.wait()
+                for rank in (1, 2):
+                    self.assertGreater(cluster.result(rank)["test_accuracy"], 0.9)
+
     def test_nobody_waits_for_a_worker_that_was_told_to_end(self):
         with Cluster(servers=1, scheduler_args=["--node.lease_ms=60000"]) as cluster:   # nobody waits for that
             arguments, workers = self.start(cluster)

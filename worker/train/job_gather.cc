@@ -85,6 +85,10 @@ absl::Status JobGather::Finish() {
   std::vector<uint64_t> message(1 + numbers_);
   for (size_t rank = 0; rank < tensors_.size(); ++rank) {
     const Result<OpInfo> info = handles_[rank].Wait();
+    if (!info.ok() && info.status().code() == Code::kAborted) {   // it was lost before: it has no part in this one
+      parts_[rank].clear();
+      continue;
+    }
     if (!info.ok()) {
       if (status.ok()) status = ToAbsl(info.status());
       continue;

@@ -121,9 +121,24 @@ absl::Status Training::Begin() {
 }
 
 absl::Status Training::BroadcastAll() {
-  for (size_t i = 0; i < tensors_.size(); ++i) pending_[i] = client_->Broadcast(tensors_[i], values_[i]);
-  SLUICE_RETURN_IF_ERROR(WaitForAll());
-  return absl::OkStatus();
+  // All ranks have drawn the same values, so any of them may be the root; all see alike which one was lost.
+  absl::Status lost;
+  for (int root = 0; root < client_->world_size(); ++root) {
+    for (size_t i = 0; i < tensors_.size(); ++i) pending_[i] = client_->Broadcast(tensors_[i], values_[i], root);
+    lost = absl::OkStatus();
+    for (size_t i = 0; i < pending_.size(); ++i) {
+      const absl::Status status = WaitFor(i);
+      if (absl::IsAborted(status)) {
+        lost = status;
+      } else if (!status.ok()) {
+        return status;
+      }
+    }
+    if (lost.ok()) return absl::OkStatus();
+    log_.Warn(std::string(lost.message()), "; rank ", root + 1, " is the next");
+    task_->model->Initialize(static_cast<uint64_t>(options_.seed), values_);   // they have been overwritten
+  }
+  return lost;
 }
 
 absl::Status Training::PullAll() {
