@@ -91,7 +91,7 @@ void Partition::LetIn(uint64_t free) {
 }
 
 bool Partition::IsIn(uint32_t rank, uint64_t open) const {
-  return Joins(rank) && Counts(rank, open) && !seats_[rank].HasContributed(open);
+  return Joins(rank) && (Counts(rank, open) || job_->only_joiners) && !seats_[rank].HasContributed(open);
 }
 
 uint32_t Partition::CountMissing(uint64_t round) const {

@@ -177,7 +177,8 @@ class Partition {
   bool Returned(uint32_t rank) const;
   // BSP: where JobContext::only_joiners, all who join take part from this round on, the first that is not begun: nobody else
   // would bring the round that they have named. (The plan says it, and not who has named a round here: let in at once in one
-  // partition and not in the other, two of them would wait for each other.)
+  // partition and not in the other, two of them would wait for each other.) They are told so at once also where the open
+  // round is begun (IsIn): it may wait for the verdict of a step that has no part of theirs in another partition yet.
   void LetIn(uint64_t free);
   // BSP: a joiner waits to be let in at a later round, and takes part in this one already.
   bool IsIn(uint32_t rank, uint64_t open) const;
