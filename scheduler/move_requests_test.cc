@@ -111,7 +111,7 @@ TEST_F(MoveRequestsTest, NothingChangesIfItCannotBeWritten) {
   EXPECT_FALSE(core_->GetDrain("s0")->draining());
 }
 
-TEST_F(MoveRequestsTest, ADrainEmptiesAServerTwoShardsAtATime) {
+TEST_F(MoveRequestsTest, ADrainEmptiesAServerAllItsSmallShardsAtATime) {
   Start(3, 1);
   const auto answer = core_->SetDraining("s0", true);
   ASSERT_TRUE(answer.ok()) << answer.status();
@@ -121,11 +121,11 @@ TEST_F(MoveRequestsTest, ADrainEmptiesAServerTwoShardsAtATime) {
   int moving = 0;
   const proto::Plan begun = Plan();
   for (const auto& shard : begun.shards()) moving += shard.moving();
-  EXPECT_EQ(moving, 2);
+  EXPECT_EQ(moving, 4);
   EXPECT_EQ(core_->ListMoves("j")->moves_size(), 4);
   EXPECT_NE(begun.coordinator_server(), 0u);
   EXPECT_EQ(core_->CancelMoves("j")->moves_size(), 4) << "a drain ends by undrain";
-  EXPECT_GE(Finish(), 2);
+  EXPECT_GE(Finish(), 1);
   const auto drained = core_->GetDrain("s0");
   EXPECT_TRUE(drained->empty());
   EXPECT_EQ(drained->text(), "holds nothing any more: it may be stopped");

@@ -1,6 +1,7 @@
 #include "scheduler/moves.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -55,7 +56,14 @@ MoveChanges PlanMoves(const proto::JobRecord& record, const CopyRules& rules, ui
   const proto::Plan& plan = record.plan();
   std::vector<bool> has(static_cast<size_t>(plan.shards_size()));
   std::vector<const proto::MoveRecord*> queued;
-  std::map<uint32_t, uint32_t> busy;
+  // A small shard takes no longer than the message that says so: it has a bound of its own. (How large a table is the plan
+  // does not say.)
+  std::set<uint32_t> large;
+  for (const proto::TensorInfo& tensor : plan.tensors())
+    if (tensor.spec().has_table()) large.insert(tensor.partition_shard().begin(), tensor.partition_shard().end());
+  for (const proto::ShardInfo& shard : plan.shards())
+    if (shard.bytes() > kSmallShardBytes) large.insert(shard.shard());
+  std::map<std::pair<uint32_t, bool>, uint32_t> busy;   // by server, and whether they are large
   for (int i = 0; i < record.moves_size(); ++i) {
     const proto::MoveRecord& move = record.moves(i);
     if (Over(plan, rules, move)) {
@@ -65,7 +73,8 @@ MoveChanges PlanMoves(const proto::JobRecord& record, const CopyRules& rules, ui
       continue;
     }
     has[move.shard()] = true;
-    if (Shard(plan, move.shard()).moving()) ++busy[move.from()], ++busy[move.to()];
+    const bool is_large = large.contains(move.shard());
+    if (Shard(plan, move.shard()).moving()) ++busy[{move.from(), is_large}], ++busy[{move.to(), is_large}];
     else queued.push_back(&move);
   }
   const std::vector<uint32_t> takers = Takers(plan, rules);
@@ -90,8 +99,12 @@ MoveChanges PlanMoves(const proto::JobRecord& record, const CopyRules& rules, ui
   }
   for (const proto::MoveRecord* move : queued) {
     if (record.moves_paused()) break;
-    if (rules.avoid.count(move->to()) > 0 || busy[move->from()] >= at_once || busy[move->to()] >= at_once) continue;
-    ++busy[move->from()], ++busy[move->to()];
+    const bool is_large = large.contains(move->shard());
+    uint32_t& from = busy[{move->from(), is_large}];
+    uint32_t& to = busy[{move->to(), is_large}];
+    const uint32_t most = is_large ? at_once : std::max(at_once, kSmallMovesAtOnce);
+    if (rules.avoid.count(move->to()) > 0 || from >= most || to >= most) continue;
+    ++from, ++to;
     changes.begun.push_back(*move);
   }
   return changes;

@@ -17,6 +17,8 @@
 namespace sluice::scheduler {
 
 inline constexpr uint32_t kMovesAtOnce = 2;        // node.moves_at_once
+inline constexpr uint32_t kSmallMovesAtOnce = 64;  // of shards of at most so many bytes
+inline constexpr uint64_t kSmallShardBytes = 64 << 10;
 
 // Servers that may become owners.
 std::vector<uint32_t> Takers(const proto::Plan& plan, const CopyRules& rules);
@@ -36,7 +38,8 @@ struct MoveChanges {
 
 // 1. Records go whose move is done, or whose source or target is gone or is being drained (the target).
 // 2. A shard of a draining server that has no record gets one, to the server that would own least then.
-// 3. Queued moves begin in their order while neither source nor target has `at_once` of them, unless they are paused.
+// 3. Queued moves begin in their order while neither source nor target has `at_once` of them, unless they are paused. Small
+//    shards have a bound of their own, so that empty ones hold nobody up.
 // 4. Step-wide decisions leave a draining server.
 MoveChanges PlanMoves(const proto::JobRecord& record, const CopyRules& rules, uint32_t at_once);
 void ApplyMoves(const MoveChanges& changes, const CopyRules& rules, proto::JobRecord* record);

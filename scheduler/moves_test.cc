@@ -27,6 +27,7 @@ proto::JobRecord Job(int servers, uint32_t shards, uint32_t replicas) {
     info->add_lanes();
   }
   PlaceShards(shards, 1, plan);
+  for (auto& shard : *plan->mutable_shards()) shard.set_bytes(kSmallShardBytes + 1);
   Tend({.replicas = replicas, .since = 1, .term = 2, .avoid = {}, .draining = {}}, true, plan);
   return record;
 }
@@ -88,6 +89,18 @@ TEST(Moves, BeginInTheirOrderAFewAtATime) {
   EXPECT_THAT(record.moves(), IsEmpty());
   for (const int shard : {0, 4, 8, 1}) EXPECT_EQ(record.plan().shards(shard).server(), 3u);
   EXPECT_TRUE(ProtectionOf(record.plan(), 1).Full());
+}
+
+TEST(Moves, SmallShardsHaveABoundOfTheirOwnUnlessTheyHoldATable) {
+  proto::JobRecord record = Job(4, 16, 1);
+  const CopyRules rules = Rules(1, record);
+  for (const int shard : {0, 4, 1, 5, 2}) record.mutable_plan()->mutable_shards(shard)->set_bytes(kSmallShardBytes);
+  proto::TensorInfo* table = record.mutable_plan()->add_tensors();
+  table->mutable_spec()->mutable_table();
+  table->add_partition_shard(2);
+  for (const uint32_t shard : {0u, 4u, 8u, 1u, 5u, 12u, 2u}) Ask(shard, 3, &record);
+  EXPECT_THAT(ShardsOf(PlanMoves(record, rules, 1).begun), ElementsAre(0u, 4u, 8u, 1u, 5u));
+  EXPECT_THAT(ShardsOf(PlanMoves(record, rules, 2).begun), ElementsAre(0u, 4u, 8u, 1u, 5u, 12u));
 }
 
 TEST(Moves, EndWithTheirSourceTheirTargetOrItsDrain) {

@@ -79,7 +79,7 @@ void Drain::OnTick(bool connected) {
     return env_.end(absl::StrCat("not drained, there is no stream to the scheduler: ", Text(held), " are here"));
   if (now - since_ >= env_.limit)
     env_.end(absl::StrCat("not drained in ", env_.limit / kMillisecond, " ms (node.drain_ms): ", Text(held),
-                          " are left; what has copies elsewhere goes on there"));
+                          " are left (sluicectl moves shows what waits, and whether moves are paused); what has copies elsewhere goes on there"));
 }
 
 }  // namespace sluice::server
