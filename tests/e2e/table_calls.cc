@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
   picky.name = "picky";
   picky.codec = "topk:0.5";
   const auto refused = client.RegisterTable(picky);
-  Check(!refused.ok() && refused.status().message().find("rows go as none, fp16, bf16 or int8") != std::string::npos,
+  Check(!refused.ok() && refused.status().message().find("rows go as none, fp16, bf16, mxfp8, int8 or int4") != std::string::npos,
         "top-k of rows is refused: " + refused.status().ToString());
   auto bytes = client.RegisterTable(coded);
   Check(bytes.ok(), "registers coded" + (bytes.ok() ? "" : ": " + bytes.status().ToString()));

@@ -67,9 +67,10 @@ class Elastic(TestCase):
             self.finish(cluster, workers)
 
     def test_rounds_close_without_a_frozen_worker(self):
-        for more in ({"job__backup_workers": 1}, {"job__round_deadline_ms": 30}):
+        for more in ({"job__backup_workers": 1}, {"job__round_deadline_ms": 15}):
             with self.subTest(**more), Cluster(servers=1, server_args=["--node.metrics_port=0"]) as cluster:
-                _, workers = self.start(cluster, epochs=12, job__on_worker_loss="wait", **more)
+                # Steps long enough for it to be frozen in their midst.
+                _, workers = self.start(cluster, epochs=20, hidden=1024, job__on_worker_loss="wait", **more)
                 workers[2].wait_for(step_pattern(30))
                 workers[2].stop()
                 for rank in (0, 1):

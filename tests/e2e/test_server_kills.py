@@ -253,9 +253,9 @@ class Moves(Runs):
         with self.cluster(3) as cluster:
             workers = self.start(cluster)
             cluster.ctl("drain", "server-0")
-            cluster.scheduler.wait_for("shard_moved")
-            cluster.servers[0].kill()
-            cluster.scheduler.wait_for("job_protected")
+            cluster.servers[0].kill()   # the drain lasts two heartbeats and more
+            cluster.scheduler.wait_for("server_lost.*server-0 ")
+            cluster.scheduler.wait_for("job_protected|server_drained.*server-0 ")
             self.assertNotIn("server-0", self.held(cluster))
             self.end(cluster, workers)
 
