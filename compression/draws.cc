@@ -96,7 +96,7 @@ void FillDraws(std::array<uint32_t, 2> key, uint64_t first, std::span<uint32_t> 
   if (first % 4 != 0) {   // the rest of a block that begins before
     EightBlocks(key, first / 4, group);
     at = std::min<size_t>(kDraws - first % 4, out.size());
-    std::memcpy(out.data(), group + first % 4, at * sizeof(uint32_t));
+    std::copy_n(group + first % 4, at, out.begin());   // perhaps nothing, into nothing
   }
   for (; at + kDraws <= out.size(); at += kDraws) EightBlocks(key, (first + at) / 4, out.data() + at);
   if (at == out.size()) return;
