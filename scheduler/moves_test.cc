@@ -5,6 +5,7 @@
 #include "base/philox.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/move_records.h"
 #include "scheduler/plan_builder.h"
 
 namespace sluice::scheduler {
@@ -15,32 +16,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-proto::JobRecord Job(int servers, uint32_t shards, uint32_t replicas) {
-  proto::JobRecord record;
-  proto::Plan* plan = record.mutable_plan();
-  for (int i = 0; i < servers; ++i) {
-    proto::ServerInfo* info = plan->add_servers();
-    info->set_server(static_cast<uint32_t>(i));
-    info->set_id("s" + std::to_string(i));
-    info->set_alive(true);
-    info->add_lanes();
-    info->add_lanes();
-  }
-  PlaceShards(shards, 1, plan);
-  for (auto& shard : *plan->mutable_shards()) shard.set_bytes(kSmallShardBytes + 1);
-  Tend({.replicas = replicas, .since = 1, .term = 2, .avoid = {}, .draining = {}}, true, plan);
+// Of shards that are large: their moves are bounded by `at_once`.
+proto::JobRecord LargeJob(int servers, uint32_t shards, uint32_t replicas) {
+  proto::JobRecord record = Job(servers, shards, replicas);
+  for (auto& shard : *record.mutable_plan()->mutable_shards()) shard.set_bytes(kSmallShardBytes + 1);
   return record;
-}
-
-CopyRules Rules(uint32_t replicas, const proto::JobRecord& record) {
-  return {.replicas = replicas, .since = 2, .term = NextTerm(record.plan(), 0), .avoid = {}, .draining = {}};
-}
-
-void Ask(uint32_t shard, uint32_t to, proto::JobRecord* record) {
-  proto::MoveRecord* move = record->add_moves();
-  move->set_shard(shard);
-  move->set_from(record->plan().shards(static_cast<int>(shard)).server());
-  move->set_to(to);
 }
 
 std::vector<uint32_t> ShardsOf(const std::vector<proto::MoveRecord>& moves) {
@@ -71,7 +51,7 @@ int Finish(CopyRules rules, uint32_t at_once, proto::JobRecord* record) {
 }
 
 TEST(Moves, BeginInTheirOrderAFewAtATime) {
-  proto::JobRecord record = Job(4, 16, 1);
+  proto::JobRecord record = LargeJob(4, 16, 1);
   const CopyRules rules = Rules(1, record);
   for (const uint32_t shard : {0u, 4u, 8u, 1u}) Ask(shard, 3, &record);   // 0, 4 and 8 are of server 0
   MoveChanges changes = PlanMoves(record, rules, 2);
@@ -92,7 +72,7 @@ TEST(Moves, BeginInTheirOrderAFewAtATime) {
 }
 
 TEST(Moves, SmallShardsHaveABoundOfTheirOwnUnlessTheyHoldATable) {
-  proto::JobRecord record = Job(4, 16, 1);
+  proto::JobRecord record = LargeJob(4, 16, 1);
   const CopyRules rules = Rules(1, record);
   for (const int shard : {0, 4, 1, 5, 2}) record.mutable_plan()->mutable_shards(shard)->set_bytes(kSmallShardBytes);
   proto::TensorInfo* table = record.mutable_plan()->add_tensors();
@@ -105,7 +85,7 @@ TEST(Moves, SmallShardsHaveABoundOfTheirOwnUnlessTheyHoldATable) {
 
 TEST(Moves, EndWithTheirSourceTheirTargetOrItsDrain) {
   for (const int what : {0, 1, 2}) {
-    proto::JobRecord record = Job(4, 4, 1);
+    proto::JobRecord record = LargeJob(4, 4, 1);
     CopyRules rules = Rules(1, record);
     Ask(0, 3, &record);
     ApplyMoves(PlanMoves(record, rules, 2), rules, &record);
@@ -122,7 +102,7 @@ TEST(Moves, EndWithTheirSourceTheirTargetOrItsDrain) {
 }
 
 TEST(Moves, WaitForATargetWithoutAStream) {
-  proto::JobRecord record = Job(3, 3, 1);
+  proto::JobRecord record = LargeJob(3, 3, 1);
   CopyRules rules = Rules(1, record);
   Ask(0, 2, &record);
   rules.avoid = {2};
@@ -133,7 +113,7 @@ TEST(Moves, WaitForATargetWithoutAStream) {
 
 TEST(Moves, ADrainEmptiesTheServerAndKeepsTheJobProtected) {
   for (const uint32_t replicas : {0u, 1u, 2u}) {
-    proto::JobRecord record = Job(4, 32, replicas);
+    proto::JobRecord record = LargeJob(4, 32, replicas);
     CopyRules rules = Rules(replicas, record);
     rules.draining = {0};
     EXPECT_EQ(PlanMoves(record, rules, 2).coordinator, 1u);
@@ -148,14 +128,14 @@ TEST(Moves, ADrainEmptiesTheServerAndKeepsTheJobProtected) {
 }
 
 TEST(Moves, ADrainWithNowhereToGoDoesNothing) {
-  proto::JobRecord record = Job(2, 4, 1);
+  proto::JobRecord record = LargeJob(2, 4, 1);
   CopyRules rules = Rules(1, record);
   rules.draining = {0, 1};
   EXPECT_FALSE(PlanMoves(record, rules, 2).Any());
 }
 
 TEST(Moves, CancelEndsAllButDrains) {
-  proto::JobRecord record = Job(4, 8, 1);
+  proto::JobRecord record = LargeJob(4, 8, 1);
   CopyRules rules = Rules(1, record);
   Ask(1, 2, &record);   // begins
   Ask(5, 2, &record);

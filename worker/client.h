@@ -112,7 +112,7 @@ struct TableSpec {
   bool unknown_as_zero = false;        // ids beyond the vocabulary: read as zeros and not pushed, instead of refused
   bool drop_zero_rows = false;         // remove rows that an update has made all zeros (ftrl with l1)
   uint32_t segments = 0;               // 0 = 4 for each loop of each server
-  std::string codec = "none";          // of the gradients that are pushed: none, fp16, bf16, int8
+  std::string codec = "none";          // of the gradients that are pushed: none, fp16, bf16, mxfp8, int8, int4
   uint64_t residual_rows = 0;          // rows whose encoding error this worker keeps and adds to their next push; 0 = none
   // This worker's own cache of rows (workers may differ): how many rows, and for how many rounds of its own a pulled row may
   // serve. 0 rounds: within the round alone, which is exact under BSP.
