@@ -1,41 +1,11 @@
-// none, fp16, bf16 and int8: encode with error feedback, decode, decode and add; and the check for NaN and infinity.
-// One pass each: what the byte counts of docs/gpu.md name is all that moves.
+// The choice of a format's kernels; those of none, fp16, bf16 and mxfp8; and the check for NaN and infinity. One pass
+// each: what the byte counts of docs/gpu.md name is all that moves.
 #include "compression/cuda/formats.h"
-#include "compression/cuda/kernels.h"
+#include "compression/cuda/mxfp8.h"
+#include "compression/cuda/rows.h"
 
 namespace sluice::compression::cuda {
 namespace {
-
-template <typename Format>
-SLUICE_KERNEL(kThreads) EncodeKernel(const EncodeTask* tasks) {
-  const EncodeTask task = tasks[device::BlockY()];
-  const typename Format::Encoder encoder(task);
-  const bool aligned = FloatsAligned(task);
-  const bool copy = Format::kKeepsGradientBits && task.residual == nullptr;
-  ForRows(task.n, [&](uint64_t row, uint64_t at, uint32_t count) {
-    const Quad p =
-        copy ? device::LoadQuad(task.gradient + at, count, aligned) : Compensate(task, at, count, aligned);
-    Quad rest = encoder.Encode(row, at, count, p);
-    if (task.residual_out == nullptr) return;
-    for (uint32_t j = 0; j < 4; ++j) rest.v[j] = Format::kKeepsGradientBits ? 0.0f : device::Sub(p.v[j], rest.v[j]);
-    device::StoreQuad(task.residual_out + at, rest, count, aligned);
-  });
-}
-
-template <typename Format, bool kAdd>
-SLUICE_KERNEL(kThreads) DecodeKernel(const DecodeTask* tasks) {
-  const DecodeTask task = tasks[device::BlockY()];
-  const typename Format::Decoder decoder(task);
-  const bool aligned = device::IsAligned<Quad>(task.out);
-  ForRows(task.n, [&](uint64_t row, uint64_t at, uint32_t count) {
-    Quad values = decoder.Decode(row, at, count);
-    if (kAdd) {
-      const Quad sum = device::LoadQuad(task.out + at, count, aligned);
-      for (uint32_t j = 0; j < 4; ++j) values.v[j] = device::Add(sum.v[j], values.v[j]);
-    }
-    device::StoreQuad(task.out + at, values, count, aligned);
-  });
-}
 
 SLUICE_KERNEL(kThreads) AllFiniteKernel(const FindTask* tasks, uint32_t count) {
   const uint32_t i = device::BlockX() * kThreads + device::ThreadIndex();
@@ -55,40 +25,36 @@ SLUICE_KERNEL(kThreads) FirstNonfiniteKernel(const FindTask* tasks) {
   });
 }
 
-// Calls f.template operator()<Format>() for the format's type.
-template <typename F>
-Error With(Format format, F f) {
+Error LaunchDecodes(Format format, const Batch<DecodeTask>& batch, bool add, Stream stream) {
   switch (format) {
-    case Format::kNone: return f.template operator()<NoneFormat>();
-    case Format::kFp16: return f.template operator()<HalfFormat<Fp16Rules>>();
-    case Format::kBf16: return f.template operator()<HalfFormat<Bf16Rules>>();
-    case Format::kInt8: return f.template operator()<Int8Format>();
+    case Format::kNone: return LaunchDecode<NoneFormat>(batch, add, stream);
+    case Format::kFp16: return LaunchDecode<HalfFormat<Fp16Rules>>(batch, add, stream);
+    case Format::kBf16: return LaunchDecode<HalfFormat<Bf16Rules>>(batch, add, stream);
+    case Format::kMxfp8: return LaunchDecode<Mxfp8Format>(batch, add, stream);
+    case Format::kOneBit: return DecodeOneBit(batch, add, stream);
+    default: return DecodeLevels(format, batch, add, stream);
   }
-  return kInvalidValue;
-}
-
-template <typename F>
-Error LaunchEncode(const Batch<EncodeTask>& batch, Stream stream) {
-  return LaunchRows("encode", batch, stream, EncodeKernel<F>, batch.tasks);
-}
-
-template <typename F, bool kAdd>
-Error LaunchDecode(const Batch<DecodeTask>& batch, Stream stream) {
-  return LaunchRows(kAdd ? "decode-add" : "decode", batch, stream, DecodeKernel<F, kAdd>, batch.tasks);
 }
 
 }  // namespace
 
 Error Encode(Format format, Batch<EncodeTask> batch, Stream stream) {
-  return With(format, [&]<typename F>() { return LaunchEncode<F>(batch, stream); });
+  switch (format) {
+    case Format::kNone: return LaunchEncode<NoneFormat>(batch, stream);
+    case Format::kFp16: return LaunchEncode<HalfFormat<Fp16Rules>>(batch, stream);
+    case Format::kBf16: return LaunchEncode<HalfFormat<Bf16Rules>>(batch, stream);
+    case Format::kMxfp8: return LaunchEncode<Mxfp8Format>(batch, stream);
+    case Format::kOneBit: return EncodeOneBit(batch, stream);
+    default: return EncodeLevels(format, batch, stream);
+  }
 }
 
 Error Decode(Format format, Batch<DecodeTask> batch, Stream stream) {
-  return With(format, [&]<typename F>() { return LaunchDecode<F, false>(batch, stream); });
+  return LaunchDecodes(format, batch, false, stream);
 }
 
 Error DecodeAdd(Format format, Batch<DecodeTask> batch, Stream stream) {
-  return With(format, [&]<typename F>() { return LaunchDecode<F, true>(batch, stream); });
+  return LaunchDecodes(format, batch, true, stream);
 }
 
 Error FirstNonfinite(Batch<FindTask> batch, Stream stream) {

@@ -50,6 +50,12 @@ SLUICE_DEVICE device::Quad Compensate(const EncodeTask& task, uint64_t at, uint3
   return p;
 }
 
+SLUICE_DEVICE float CompensateOne(const EncodeTask& task, uint64_t at) {
+  const float g = task.gradient[at];
+  if (task.residual == nullptr) return device::Add(g, 0.0f);
+  return device::Saturate(device::Add(g, device::Mul(task.scale, task.residual[at])), 3.402823466e+38f);
+}
+
 SLUICE_DEVICE bool FloatsAligned(const EncodeTask& task) {
   return device::IsAligned<device::Quad>(task.gradient) && device::IsAligned<device::Quad>(task.residual) &&
          device::IsAligned<device::Quad>(task.residual_out);

@@ -17,7 +17,10 @@ namespace sluice::compression::cuda {
 using Stream = void*;   // cudaStream_t, or the emulator's simt::Machine*
 using Error = int;
 
-enum class Format : uint8_t { kNone, kFp16, kBf16, kInt8 };
+enum class Format : uint8_t {
+  kNone, kFp16, kBf16, kInt8, kInt4, kOneBit, kMxfp8,
+  kInt8Stochastic, kInt4Stochastic   // they draw; decoded as kInt8 and kInt4
+};
 
 // p = gradient + scale * residual, its encoding, and the new residual, in one pass.
 Error Encode(Format format, Batch<EncodeTask> batch, Stream stream);

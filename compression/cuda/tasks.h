@@ -12,6 +12,10 @@ struct EncodeTask {
   uint8_t* out;             // room for the codec's MaxEncodedBytes(n)
   uint64_t n;
   float scale;              // of the residual: old rate / new rate
+  // Of formats that draw (compression/draws.h): words 0 (low) and 1 of DrawKey(…, kRounding), and the place of the
+  // partition's first element in its tensor.
+  uint64_t draw_key;
+  uint64_t first_element;
 };
 
 // k = max(1, ceil(ratio n)) as compression/selection.h counts it, 0 of nothing. residual_out is needed: p lies there

@@ -114,8 +114,8 @@ int PrintTable() {
   for (uint32_t i = 0; i < kPartitions; ++i) {
     float *g = memory.gradient + i * kElements, *e = memory.residual + i * kElements, *o = memory.out + i * kElements;
     uint8_t* b = memory.bytes + i * encoded;
-    encode.push_back({g, e, o, b, kElements, 0.5f});
-    encode_plain.push_back({g, nullptr, nullptr, b, kElements, 1.0f});
+    encode.push_back({g, e, o, b, kElements, 0.5f, 1, 0});
+    encode_plain.push_back({g, nullptr, nullptr, b, kElements, 1.0f, 1, 0});
     decode.push_back({b, o, kElements});
     find.push_back({g, kElements, memory.sizes + i});
   }
@@ -130,7 +130,9 @@ int PrintTable() {
     const char* name;
     double size;
   } formats[] = {{Format::kNone, "none", 4}, {Format::kFp16, "fp16", 2}, {Format::kBf16, "bf16", 2},
-                 {Format::kInt8, "int8", 1 + 4.0 / 128}};
+                 {Format::kInt8, "int8", 1 + 4.0 / 128}, {Format::kInt8Stochastic, "int8:stochastic", 1 + 4.0 / 128},
+                 {Format::kInt4, "int4", 0.5 + 4.0 / 128}, {Format::kInt4Stochastic, "int4:stochastic", 0.5 + 4.0 / 128},
+                 {Format::kOneBit, "onebit", 1 / 8.0 + 4.0 / 256}, {Format::kMxfp8, "mxfp8", 1 + 1.0 / 32}};
   for (const auto& f : formats) {
     row(f.name, "encode", 4 + f.size, [&] { return Encode(f.format, plain_batch, stream); });
     row(f.name, "encode+residual", 12 + f.size, [&] { return Encode(f.format, encode_batch, stream); });

@@ -1,5 +1,4 @@
-// The kernels of fp16, bf16, int8 and none against the CPU's codecs: bytes and residuals, bit for bit, under several
-// schedules.
+// The kernels of codecs of a fixed size against the CPU's: bytes and residuals, bit for bit, under several schedules.
 #include <bit>
 #include <limits>
 
@@ -28,8 +27,16 @@ class Dense : public testing::TestWithParam<Case> {
 };
 INSTANTIATE_TEST_SUITE_P(Codecs, Dense,
                          testing::Values(Case{"none", Format::kNone}, Case{"fp16", Format::kFp16},
-                                         Case{"bf16", Format::kBf16}, Case{"int8", Format::kInt8}),
-                         [](const auto& info) { return std::string(info.param.codec); });
+                                         Case{"bf16", Format::kBf16}, Case{"int8", Format::kInt8},
+                                         Case{"int4", Format::kInt4}, Case{"onebit", Format::kOneBit},
+                                         Case{"mxfp8", Format::kMxfp8},
+                                         Case{"int8:stochastic", Format::kInt8Stochastic},
+                                         Case{"int4:stochastic", Format::kInt4Stochastic}),
+                         [](const auto& info) {
+                           std::string name = info.param.codec;
+                           std::replace(name.begin(), name.end(), ':', '_');
+                           return name;
+                         });
 
 // Encodes all partitions in one launch, and compares.
 void ExpectEncodesAsTheCpu(const compression::Codec& codec, Format format, const std::vector<Partition>& partitions,
@@ -43,13 +50,14 @@ void ExpectEncodesAsTheCpu(const compression::Codec& codec, Format format, const
     outs.emplace_back(p.wants_residual ? p.gradient.size() : 0, p.offset);
     bytes.emplace_back(codec.MaxEncodedBytes(p.gradient.size()), p.offset);
     tasks.push_back({gradients.back().data(), p.residual.empty() ? nullptr : residuals.back().data(),
-                     p.wants_residual ? outs.back().data() : nullptr, bytes.back().data(), p.gradient.size(), p.scale});
+                     p.wants_residual ? outs.back().data() : nullptr, bytes.back().data(), p.gradient.size(), p.scale,
+                     DrawKey(p.random), p.random.first_element});
   }
   Tasks<EncodeTask> on_device(tasks);
   ASSERT_EQ(RunOnDevice(schedule, [&](void* stream) { return cuda::Encode(format, on_device.batch(), stream); }), "");
   for (size_t i = 0; i < partitions.size(); ++i) {
     const Partition& p = partitions[i];
-    const compression::Encoded expected = compression::Encode(codec, p.gradient, p.residual, p.scale);
+    const compression::Encoded expected = EncodeOnCpu(codec, p);
     ASSERT_TRUE(std::ranges::equal(std::as_bytes(std::span(bytes[i].data(), bytes[i].size())), expected.bytes))
         << codec.name() << ": other bytes, " << p.what;
     if (p.wants_residual) ExpectSameBits(outs[i].values(), expected.residual, "residual, " + p.what);
@@ -84,7 +92,7 @@ TEST_P(Dense, DecodesAndAddsAsTheCpu) {
       std::vector<DecodeTask> tasks;
       std::vector<std::vector<float>> expected;
       for (const Partition& p : partitions) {
-        const std::vector<std::byte> encoding = compression::Encode(*codec_, p.gradient, p.residual, p.scale).bytes;
+        const std::vector<std::byte> encoding = EncodeOnCpu(*codec_, p).bytes;
         std::vector<float> sum = p.gradient;
         bytes.emplace_back(encoding.size(), p.offset);
         std::copy(encoding.begin(), encoding.end(), reinterpret_cast<std::byte*>(bytes.back().data()));

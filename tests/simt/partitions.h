@@ -58,6 +58,7 @@ struct Partition {
   float scale = 1;
   size_t offset = 0;                       // of floats and of bytes
   bool wants_residual = true;
+  compression::RandomKey random = compression::kTestKey;
 };
 
 // Sizes round the borders of lanes, rows and blocks; every shape, several offsets, with and without residuals.
@@ -73,6 +74,7 @@ inline std::vector<Partition> NastyPartitions(int shape, uint64_t seed) {
     p.scale = i % 3 == 0 ? 1.0f : 0.3f;
     p.offset = (i + seed) % 5 == 0 ? i % 4 : 0;
     p.wants_residual = (i + seed) % 7 != 0;
+    p.random.first_element = (uint64_t{1} << 34) - 4 * 128 + i;   // draws of every alignment, and of more than 2^32 blocks
     partitions.push_back(std::move(p));
     ++i;
   }
@@ -92,6 +94,25 @@ class Tasks {
   Guarded<Task> tasks_;
   uint64_t largest_ = 0;
 };
+
+// As EncodeTask::draw_key has it.
+inline uint64_t DrawKey(const compression::RandomKey& random) {
+  const auto key = compression::DrawKey(random, compression::DrawPurpose::kRounding);
+  return key[0] | uint64_t{key[1]} << 32;
+}
+
+// What the CPU's codec makes of a partition.
+inline compression::Encoded EncodeOnCpu(const compression::Codec& codec, const Partition& p) {
+  compression::Encoded encoded;
+  encoded.bytes.resize(codec.MaxEncodedBytes(p.gradient.size()));
+  encoded.residual.assign(p.gradient.size(), -1.0f);
+  const auto size = codec.Encode({.gradient = p.gradient, .residual = p.residual, .residual_scale = p.scale,
+                                  .residual_out = encoded.residual, .random = p.random, .state = {}, .state_out = {}},
+                                 encoded.bytes);
+  EXPECT_TRUE(size.ok()) << size.status();
+  encoded.bytes.resize(size.value_or(0));
+  return encoded;
+}
 
 inline void ExpectSameBits(const std::vector<float>& got, const std::vector<float>& expected, const std::string& what) {
   ASSERT_EQ(got.size(), expected.size());
