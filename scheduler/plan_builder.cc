@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "compression/matrix_shape.h"
 #include "compression/policy.h"
 #include "google/protobuf/util/message_differencer.h"
 
@@ -30,6 +31,13 @@ absl::Status Differs(uint32_t known_rank, const std::string& known, const proto:
                          : absl::StrCat(" (registered by rank ", known_rank, ")"),
       ", this process (rank ", rank, ") has ", mine,
       "; all workers must build the same model: start it with the flags of the others"));
+}
+
+// Elements of a tensor's partitions, but for the last one: as many whole rows as job.partition_bytes has room for, so that a
+// partition is a matrix; of a row that does not fit, as many elements.
+uint64_t ChunkOf(const proto::TensorSpec& spec, const proto::Plan& plan) {
+  const uint64_t most = std::max<uint64_t>(1, plan.config().partition_bytes() / 4), row = compression::ColumnsOf(spec);
+  return row > most ? most : most - most % row;
 }
 
 // Where the next partition goes: by the bytes of lanes, then of their servers, then of the lane's shards.
@@ -167,7 +175,7 @@ absl::Status SameSpec(const proto::TensorSpec& known, uint32_t known_rank, const
 
 uint64_t PartitionsOf(const proto::TensorSpec& spec, uint64_t elements, const proto::Plan& plan) {
   if (!spec.has_table()) {
-    const uint64_t chunk = std::max<uint64_t>(1, plan.config().partition_bytes() / 4);
+    const uint64_t chunk = ChunkOf(spec, plan);
     return (elements + chunk - 1) / chunk;
   }
   if (spec.table().segments() != 0) return spec.table().segments();
@@ -187,7 +195,7 @@ absl::Status CheckRoom(const proto::Plan& plan, uint64_t tensors, uint64_t parti
 }
 
 void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* plan) {
-  const uint64_t chunk = std::max<uint64_t>(1, plan->config().partition_bytes() / 4);
+  const uint64_t chunk = ChunkOf(spec, *plan);
   const uint64_t partitions = PartitionsOf(spec, elements, *plan);
   const uint32_t first = CountPartitions(*plan);
   uint64_t segments_before = 0;

@@ -40,7 +40,8 @@ uint64_t PartitionsOf(const proto::TensorSpec& spec, uint64_t elements, const pr
 // RESOURCE_EXHAUSTED if a job of `plan` may not have so many more tensors with so many partitions in all.
 absl::Status CheckRoom(const proto::Plan& plan, uint64_t tensors, uint64_t partitions);
 
-// Appends a tensor that CheckSpec and CheckRoom accepted: partitions of config.partition_bytes (the last one shorter),
+// Appends a tensor that CheckSpec and CheckRoom accepted: partitions of config.partition_bytes (the last one shorter; cut
+// between rows where one row fits),
 // each on the lane with the fewest bytes, of equals on that whose server has the fewest, of equals on the first; there
 // on the shard with the fewest bytes, of equals on the first. (Shards alone would not do: while most are empty, the next
 // empty one may lie beside the largest.) Nobody knows how large a table will grow: its segments go to the shards in turn, from

@@ -101,6 +101,26 @@ TEST(AddTensor, CutsAndPlacesLikeTheObviousWay) {
   }
 }
 
+std::vector<uint64_t> PartitionSizes(std::vector<uint64_t> shape, uint32_t partition_bytes) {
+  proto::Plan plan = MakePlan({1}, 1, partition_bytes);
+  uint64_t elements = 1;
+  for (const uint64_t extent : shape) elements *= extent;
+  AddTensor(Spec(shape), elements, &plan);
+  const auto& sizes = plan.tensors(0).partition_elements();
+  EXPECT_EQ(static_cast<uint64_t>(sizes.size()), PartitionsOf(Spec(shape), elements, plan));
+  return {sizes.begin(), sizes.end()};
+}
+
+TEST(AddTensor, CutsBetweenRowsWhereOneFits) {
+  using Sizes = std::vector<uint64_t>;
+  EXPECT_EQ(PartitionSizes({10, 30}, 400), (Sizes{90, 90, 90, 30}));
+  EXPECT_EQ(PartitionSizes({5, 2, 3, 5}, 400), (Sizes{90, 60}));         // a convolution's rows are all but its first extent
+  EXPECT_EQ(PartitionSizes({3, 100}, 400), (Sizes{100, 100, 100}));
+  EXPECT_EQ(PartitionSizes({2, 101}, 400), (Sizes{100, 100, 2}));        // no row fits
+  EXPECT_EQ(PartitionSizes({250}, 400), (Sizes{100, 100, 50}));
+  EXPECT_EQ(PartitionSizes({}, 400), (Sizes{1}));
+}
+
 // Weight, bias, weight, bias: shards dealt in turn would put both weights on one server and both biases on the other.
 TEST(AddTensor, TwoLargeTensorsWithSmallOnesBetweenLieOnTwoServers) {
   for (const int lanes : {1, 2, 4}) {
