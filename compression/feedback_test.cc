@@ -144,56 +144,5 @@ TEST(TopKFeedback, SgdReachesTheMinimumThatItMissesWithout) {
   EXPECT_LT(train(true), 0.002);
 }
 
-// Karimireddy et al. 2019, counterexample 1: minimise x / 4 on [-1, 1] with stochastic gradients 4 (probability 1/4) and
-// -1 (3/4). The sign alone climbs to the wrong end.
-TEST(OneBitFeedback, ReachesTheEndThatTheSignAloneRunsAwayFrom) {
-  const std::unique_ptr<Codec> codec = Named("onebit");
-  const auto train = [&](bool feedback, bool encode) {
-    PhiloxRandom random(3);
-    float x = 0;
-    double mean = 0;
-    std::vector<float> e(1, 0.0f);
-    for (int t = 0; t < 20000; ++t) {
-      const float g = random.Chance(0.25) ? 4.0f : -1.0f;
-      float step = g;
-      if (encode && feedback) {   // the element shares its block with nobody: scaled sign is exact, so the plain sign is fed
-        const float p = g + e[0];
-        step = Decode(*codec, Encode(*codec, {p < 0 ? -1.0f : 1.0f}, {}, 1).bytes, 1)[0];
-        e[0] = p - step;
-      } else if (encode) {
-        step = g < 0 ? -1.0f : 1.0f;
-      }
-      x = std::clamp(x - 0.01f * step, -1.0f, 1.0f);
-      if (t >= 10000) mean += x / 10000;
-    }
-    return mean;
-  };
-  EXPECT_LT(train(false, false), -0.85);
-  EXPECT_GT(train(false, true), 0.95);
-  EXPECT_LT(train(true, true), -0.85);
-}
-
-// Counterexample 3: |x1 + x2| / 2 + |x1 - x2| from (1, 1). Every gradient has opposite or equal signs such that the scaled
-// sign never leaves the line x1 + x2 = 2.
-TEST(OneBitFeedback, LeavesTheLineOnWhichTheScaledSignStays) {
-  const std::unique_ptr<Codec> codec = Named("onebit");
-  const auto train = [&](bool feedback) {
-    float x1 = 1, x2 = 1;
-    std::vector<float> e(2, 0.0f);
-    for (int t = 0; t < 20000; ++t) {
-      const float sum = x1 + x2 < 0 ? -0.5f : 0.5f, difference = x1 - x2 < 0 ? -1.0f : 1.0f;
-      const Encoded encoded =
-          Encode(*codec, {sum + difference, sum - difference}, feedback ? e : std::vector<float>(2, 0.0f), 1);
-      e = encoded.residual;
-      const std::vector<float> step = Decode(*codec, encoded.bytes, 2);
-      x1 -= 0.0005f * step[0];
-      x2 -= 0.0005f * step[1];
-    }
-    return std::abs(x1 + x2) / 2 + std::abs(x1 - x2);
-  };
-  EXPECT_GT(train(false), 0.95);
-  EXPECT_LT(train(true), 0.005);
-}
-
 }  // namespace
 }  // namespace sluice::compression

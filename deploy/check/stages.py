@@ -44,7 +44,7 @@ class Result:
             status, log = targets.get(label, ("NOT RUN", None))
             if status == "PASSED":
                 self.ok(_python_cases(log) if cases else 1)
-                for case, why in _skipped_cases(log) if cases else ():
+                for case, why in _skipped_cases(log):
                     self.skip("%s %s" % (label, case), why)
             else:
                 details = "(more in %s)" % done.log
@@ -72,11 +72,16 @@ def _python_cases(log):
 
 
 def _skipped_cases(log):
-    """(name, reason) of each case that Python's unittest skipped."""
+    """(name, reason) of each case that Python's unittest skipped, and of the first of each reason that GoogleTest did."""
     if not log:
         return []
     with open(log, errors="replace") as file:
-        return re.findall(r"^(\w+) \(.*\) \.\.\. skipped '(.*)'$", file.read(), re.MULTILINE)
+        text = file.read()
+    skipped = re.findall(r"^(\w+) \(.*\) \.\.\. skipped '(.*)'$", text, re.MULTILINE)
+    reasons = {}
+    for case, why in re.findall(r"^\[ RUN      \] (\S+)\n\S+: Skipped\n(.*)$", text, re.MULTILINE):
+        reasons.setdefault(why, case)
+    return skipped + [(case, why) for why, case in reasons.items()]
 
 
 def _tests(where, tags=(), without=()):
