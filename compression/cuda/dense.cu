@@ -32,6 +32,7 @@ Error LaunchDecodes(Format format, const Batch<DecodeTask>& batch, bool add, Str
     case Format::kBf16: return LaunchDecode<HalfFormat<Bf16Rules>>(batch, add, stream);
     case Format::kMxfp8: return LaunchDecode<Mxfp8Format>(batch, add, stream);
     case Format::kOneBit: return DecodeOneBit(batch, add, stream);
+    case Format::kQsgd: return DecodeQsgd(batch, add, stream);
     default: return DecodeLevels(format, batch, add, stream);
   }
 }

@@ -19,11 +19,15 @@ using Error = int;
 
 enum class Format : uint8_t {
   kNone, kFp16, kBf16, kInt8, kInt4, kOneBit, kMxfp8,
-  kInt8Stochastic, kInt4Stochastic   // they draw; decoded as kInt8 and kInt4
+  kInt8Stochastic, kInt4Stochastic,   // they draw; decoded as kInt8 and kInt4
+  kQsgd                               // to decode; EncodeQsgd encodes
 };
 
 // p = gradient + scale * residual, its encoding, and the new residual, in one pass.
 Error Encode(Format format, Batch<EncodeTask> batch, Stream stream);
+
+// The same for qsgd with 1 to 127 levels; terngrad has 1.
+Error EncodeQsgd(uint32_t levels, Batch<EncodeTask> batch, Stream stream);
 
 // The same for topk, in 13 launches.
 Error EncodeTopK(Batch<TopKTask> batch, Stream stream);

@@ -37,8 +37,8 @@ struct DenseSource {
   bool aligned, copy;
 };
 
-template <typename Format, typename Source>
-SLUICE_DEVICE void EncodeRows(const typename Format::Encoder& encoder, uint64_t n, const Source& source) {
+template <typename Encoder, typename Source>
+SLUICE_DEVICE void EncodeRows(const Encoder& encoder, uint64_t n, const Source& source) {
   ForRows(n, [&](uint64_t row, uint64_t at, uint32_t count) {
     const Quad p = source.Load(at, count);
     const Quad decoded = encoder.Encode(row, at, count, p);
@@ -49,7 +49,7 @@ SLUICE_DEVICE void EncodeRows(const typename Format::Encoder& encoder, uint64_t 
 template <typename Format>
 SLUICE_KERNEL(kThreads) EncodeKernel(const EncodeTask* tasks) {
   const EncodeTask task = tasks[device::BlockY()];
-  EncodeRows<Format>(typename Format::Encoder(task), task.n, DenseSource<Format::kKeepsBits>(task));
+  EncodeRows(typename Format::Encoder(task), task.n, DenseSource<Format::kKeepsBits>(task));
 }
 
 template <typename Format, bool kAdd>
@@ -83,5 +83,6 @@ Error EncodeLevels(Format format, const Batch<EncodeTask>& batch, Stream stream)
 Error DecodeLevels(Format format, const Batch<DecodeTask>& batch, bool add, Stream stream);
 Error EncodeOneBit(const Batch<EncodeTask>& batch, Stream stream);                              // onebit.cu
 Error DecodeOneBit(const Batch<DecodeTask>& batch, bool add, Stream stream);
+Error DecodeQsgd(const Batch<DecodeTask>& batch, bool add, Stream stream);                      // qsgd.cu
 
 }  // namespace sluice::compression::cuda

@@ -32,6 +32,7 @@ struct DecodeTask {
   const uint8_t* in;        // MaxEncodedBytes(n)
   float* out;
   uint64_t n;
+  uint64_t bytes;           // that `in` has, where n alone does not tell: qsgd
 };
 
 struct FindTask {

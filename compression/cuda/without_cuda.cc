@@ -9,6 +9,7 @@ constexpr Error kNoDevice = 100;   // cudaErrorNoDevice
 }  // namespace
 
 Error Encode(Format, Batch<EncodeTask>, Stream) { return kNoDevice; }
+Error EncodeQsgd(uint32_t, Batch<EncodeTask>, Stream) { return kNoDevice; }
 Error EncodeTopK(Batch<TopKTask>, Stream) { return kNoDevice; }
 uint64_t TopKWorkspaceBytes(uint64_t, uint64_t) { return 0; }
 Error Decode(Format, Batch<DecodeTask>, Stream) { return kNoDevice; }

@@ -116,7 +116,7 @@ int PrintTable() {
     uint8_t* b = memory.bytes + i * encoded;
     encode.push_back({g, e, o, b, kElements, 0.5f, 1, 0});
     encode_plain.push_back({g, nullptr, nullptr, b, kElements, 1.0f, 1, 0});
-    decode.push_back({b, o, kElements});
+    decode.push_back({b, o, kElements, 0});
     find.push_back({g, kElements, memory.sizes + i});
   }
   const Batch<EncodeTask> encode_batch = {OnDevice(encode), kPartitions, kElements};
@@ -138,6 +138,16 @@ int PrintTable() {
     row(f.name, "encode+residual", 12 + f.size, [&] { return Encode(f.format, encode_batch, stream); });
     row(f.name, "decode", 4 + f.size, [&] { return Decode(f.format, decode_batch, stream); });
     row(f.name, "decode-add", 8 + f.size, [&] { return DecodeAdd(f.format, decode_batch, stream); });
+  }
+  for (const uint32_t levels : {1u, 7u}) {
+    const double bits = levels == 1 ? 2 : 4, size = bits / 8 + 4.0 / 128;
+    std::vector<DecodeTask> tasks = decode;
+    for (DecodeTask& task : tasks) task.bytes = 4 + static_cast<uint64_t>(size * kElements);
+    const Batch<DecodeTask> batch = {OnDevice(tasks), kPartitions, kElements};
+    const char* name = levels == 1 ? "terngrad" : "qsgd:7";
+    row(name, "encode", 4 + size, [&] { return EncodeQsgd(levels, plain_batch, stream); });
+    row(name, "decode", 4 + size, [&] { return Decode(Format::kQsgd, batch, stream); });
+    row(name, "decode-add", 8 + size, [&] { return DecodeAdd(Format::kQsgd, batch, stream); });
   }
   constexpr uint64_t kEntries = (kElements + 99) / 100;
   const uint64_t work_bytes = TopKWorkspaceBytes(kElements, kEntries) / 256 * 256 + 256;

@@ -19,7 +19,13 @@ using compression::cuda::Format;
 struct Case {
   const char* codec;
   Format format;
+  uint32_t levels = 0;   // of kQsgd
 };
+
+int EncodeOnDevice(const Case& of, compression::cuda::Batch<EncodeTask> batch, void* stream) {
+  return of.format == Format::kQsgd ? cuda::EncodeQsgd(of.levels, batch, stream)
+                                    : cuda::Encode(of.format, batch, stream);
+}
 
 class Dense : public testing::TestWithParam<Case> {
  protected:
@@ -31,7 +37,9 @@ INSTANTIATE_TEST_SUITE_P(Codecs, Dense,
                                          Case{"int4", Format::kInt4}, Case{"onebit", Format::kOneBit},
                                          Case{"mxfp8", Format::kMxfp8},
                                          Case{"int8:stochastic", Format::kInt8Stochastic},
-                                         Case{"int4:stochastic", Format::kInt4Stochastic}),
+                                         Case{"int4:stochastic", Format::kInt4Stochastic},
+                                         Case{"terngrad", Format::kQsgd, 1}, Case{"qsgd:7", Format::kQsgd, 7},
+                                         Case{"qsgd:127", Format::kQsgd, 127}),
                          [](const auto& info) {
                            std::string name = info.param.codec;
                            std::replace(name.begin(), name.end(), ':', '_');
@@ -39,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(Codecs, Dense,
                          });
 
 // Encodes all partitions in one launch, and compares.
-void ExpectEncodesAsTheCpu(const compression::Codec& codec, Format format, const std::vector<Partition>& partitions,
+void ExpectEncodesAsTheCpu(const compression::Codec& codec, const Case& of, const std::vector<Partition>& partitions,
                            uint64_t schedule) {
   std::vector<Guarded<float>> gradients, residuals, outs;
   std::vector<Guarded<uint8_t>> bytes;
@@ -54,7 +62,7 @@ void ExpectEncodesAsTheCpu(const compression::Codec& codec, Format format, const
                      DrawKey(p.random), p.random.first_element});
   }
   Tasks<EncodeTask> on_device(tasks);
-  ASSERT_EQ(RunOnDevice(schedule, [&](void* stream) { return cuda::Encode(format, on_device.batch(), stream); }), "");
+  ASSERT_EQ(RunOnDevice(schedule, [&](void* stream) { return EncodeOnDevice(of, on_device.batch(), stream); }), "");
   for (size_t i = 0; i < partitions.size(); ++i) {
     const Partition& p = partitions[i];
     const compression::Encoded expected = EncodeOnCpu(codec, p);
@@ -67,9 +75,10 @@ void ExpectEncodesAsTheCpu(const compression::Codec& codec, Format format, const
 }
 
 TEST_P(Dense, EncodesTheSameBytesAndResidualsAsTheCpu) {
-  for (int shape = 0; shape < compression::kShapes; ++shape)
-    for (const uint64_t seed : {1, 2})
-      ExpectEncodesAsTheCpu(*codec_, GetParam().format, NastyPartitions(shape, seed), seed + 10);
+  for (int shape = 0; shape < compression::kShapes; ++shape) {
+    const uint64_t seed = static_cast<uint64_t>(shape) + 1;
+    ExpectEncodesAsTheCpu(*codec_, GetParam(), NastyPartitions(shape, seed), seed + 10);
+  }
 }
 
 TEST_P(Dense, EncodesMoreRowsThanTheBlocksOfOneWave) {
@@ -80,7 +89,7 @@ TEST_P(Dense, EncodesMoreRowsThanTheBlocksOfOneWave) {
   Partition small;
   small.what = "small, beside it";
   small.gradient = {1, -2, 1e6f};
-  ExpectEncodesAsTheCpu(*codec_, GetParam().format, {large, small}, 5);
+  ExpectEncodesAsTheCpu(*codec_, GetParam(), {large, small}, 5);
 }
 
 TEST_P(Dense, DecodesAndAddsAsTheCpu) {
@@ -97,7 +106,7 @@ TEST_P(Dense, DecodesAndAddsAsTheCpu) {
         bytes.emplace_back(encoding.size(), p.offset);
         std::copy(encoding.begin(), encoding.end(), reinterpret_cast<std::byte*>(bytes.back().data()));
         outs.emplace_back(sum, p.offset);
-        tasks.push_back({bytes.back().data(), outs.back().data(), sum.size()});
+        tasks.push_back({bytes.back().data(), outs.back().data(), sum.size(), encoding.size()});
         ASSERT_TRUE((add ? codec_->DecodeAdd(encoding, sum) : codec_->Decode(encoding, sum)).ok());
         expected.push_back(std::move(sum));
       }
@@ -112,6 +121,24 @@ TEST_P(Dense, DecodesAndAddsAsTheCpu) {
       }
     }
   }
+}
+
+TEST(Qsgd, WhatMakesNoSenseIsZeros) {
+  const std::vector<float> before = compression::MakeVector(compression::kGaussian, 300, 1);
+  for (const uint32_t levels : {0u, 1u, 2u, 127u, 128u, 255u, 1u << 24}) {
+    for (const size_t size : {0, 3, 4, 60, 91, 92, 93, 320, 1000}) {
+      if ((size == 92 && levels == 1) || (size == 320 && levels == 127)) continue;   // as it should be
+      Guarded<uint8_t> bytes(std::vector<uint8_t>(size, 0xFF), 1);
+      if (size >= 4) std::memcpy(bytes.data(), &levels, 4);
+      Guarded<float> out(before, 0);
+      Tasks<DecodeTask> on_device({{bytes.data(), out.data(), before.size(), size}});
+      ASSERT_EQ(RunOnDevice(1, [&](void* stream) { return cuda::DecodeAdd(Format::kQsgd, on_device.batch(), stream); }),
+                "");
+      ExpectSameBits(out.values(), before, "levels " + std::to_string(levels) + ", bytes " + std::to_string(size));
+    }
+  }
+  EXPECT_NE(RunOnDevice(1, [](void* stream) { return cuda::EncodeQsgd(0, {nullptr, 1, 1}, stream); }), "");
+  EXPECT_NE(RunOnDevice(1, [](void* stream) { return cuda::EncodeQsgd(128, {nullptr, 1, 1}, stream); }), "");
 }
 
 TEST(FirstNonfinite, IsTheLowestIndexUnderEverySchedule) {
