@@ -19,7 +19,7 @@ struct Entry {
   Parameter takes;
   const char* parameter;   // for people
   const char* help;
-  absl::StatusOr<std::unique_ptr<Codec>> (*make)(std::string_view);
+  absl::StatusOr<std::unique_ptr<Codec>> (*make)(std::string_view);   // null: lowrank, which needs more
 };
 
 constexpr Entry kEntries[] = {
@@ -51,9 +51,12 @@ constexpr Entry kEntries[] = {
      "elements whose magnitude is <value> or more, as fp16; biased: needs error feedback; +CODEC as well; "
      "threshold:auto:<ratio> follows the gradient towards that share",
      MakeThreshold},
+    {"lowrank", Parameter::kNeeded, "<rank>",
+     "a tensor's rows as a matrix of that rank (1 to 64), as fp32; biased: needs error feedback; +fp16: its factors as halves",
+     nullptr},
 };
 
-// A codec of each CodecId but the last, which decodes what codecs of several names write, in their order. Decoders ignore the parameter; the one here has the largest encodings.
+// A codec of each CodecId before kSparse, in their order. Decoders ignore the parameter; the one here has the largest encodings.
 constexpr const char* kDecoders[] = {"none", "fp16", "bf16", "int8", "topk:1", "int4", "onebit", "qsgd:127", "mxfp8"};
 
 std::string FullName(const Entry& entry) {
@@ -69,20 +72,26 @@ std::vector<std::unique_ptr<const Codec>> MakeDecoders() {
   std::vector<std::unique_ptr<const Codec>> decoders;
   for (const char* name : kDecoders) decoders.push_back(MakeCodec(name).value());
   decoders.push_back(MakeSparseDecoder());
+  decoders.push_back(MakeLowRank("1", false, 0).value());
   return decoders;
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(std::string_view name) {
+absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(std::string_view name, uint64_t columns) {
   if (const size_t plus = name.find('+'); plus != std::string_view::npos) {
     const std::string_view first = name.substr(0, plus), second = name.substr(plus + 1);
     if (second.find('+') != std::string_view::npos)
       return absl::InvalidArgumentError(absl::StrCat("codec \"", std::string(name.substr(0, 80)),
                                                      "\": a chain has two parts, one that picks elements and one for their "
                                                      "values, as in topk:0.01+int8"));
-    SLUICE_RETURN_IF_ERROR(MakeCodec(first).status());
+    SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> alone, MakeCodec(first));
     SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Codec> values, MakeCodec(second));
+    if (alone->id() == CodecId::kLowRank) {
+      if (values->id() == CodecId::kFp16) return MakeLowRank(first.substr(first.find(':') + 1), true, columns);
+      return absl::InvalidArgumentError(absl::StrCat("codec ", alone->name(), "+", values->name(), ": the factors of lowrank "
+                                                     "travel as fp32, or as halves: ", alone->name(), "+fp16"));
+    }
     return MakeChain(first, std::move(values));
   }
   const size_t colon = name.find(':');
@@ -95,7 +104,7 @@ absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(std::string_view name) {
     const std::string_view parameter = given ? name.substr(colon + 1) : "";
     if ((given && parameter.empty()) || (!given && entry.takes == Parameter::kNeeded))
       return absl::InvalidArgumentError(absl::StrCat("codec \"", stem, "\" needs a parameter: ", FullName(entry)));
-    return entry.make(parameter);
+    return entry.make == nullptr ? MakeLowRank(parameter, false, columns) : entry.make(parameter);
   }
   std::vector<std::string> stems, names;
   for (const Entry& entry : kEntries) {

@@ -24,7 +24,8 @@ namespace sluice::compression {
 
 // On the wire (FrameHeader::codec); never renumber.
 enum class CodecId : uint16_t {
-  kNone = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3, kTopK = 4, kInt4 = 5, kOneBit = 6, kQsgd = 7, kMxfp8 = 8, kSparse = 9
+  kNone = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3, kTopK = 4, kInt4 = 5, kOneBit = 6, kQsgd = 7, kMxfp8 = 8, kSparse = 9,
+  kLowRank = 10
 };
 
 struct EncodeInput {
@@ -73,7 +74,9 @@ class Codec {
 
 // Codec for a name from configuration: as KnownCodecs lists them. INVALID_ARGUMENT names the nearest known one.
 // "A+B" is a chain: A picks elements (topk, randk, threshold), B encodes their values.
-absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(std::string_view name);
+// columns: of the tensor, a partition of which is a matrix with that many (compression/matrix_shape.h), for lowrank's encoder:
+// without them it sends elements as they are. No other codec looks at them.
+absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(std::string_view name, uint64_t columns = 0);
 
 // Decoder for an id from the wire (parameters that only the encoder needs are irrelevant); null if unknown.
 const Codec* DecoderFor(uint16_t id);

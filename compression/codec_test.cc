@@ -24,7 +24,8 @@ INSTANTIATE_TEST_SUITE_P(Names, EveryCodec,
                                          "int4:stochastic", "onebit", "terngrad", "qsgd:7", "qsgd:127", "mxfp8", "randk:0.01",
                                          "randk:1", "threshold:0.001", "threshold:1e-38", "topk:0.01+int8", "topk:1+none",
                                          "topk:0.3+int4:stochastic", "topk:0.1+onebit", "threshold:0.5+mxfp8",
-                                         "randk:0.2+bf16", "threshold:auto:0.01", "threshold:auto:0.2+int8"),
+                                         "randk:0.2+bf16", "threshold:auto:0.01", "threshold:auto:0.2+int8", "lowrank:2",
+                                         "lowrank:2@32", "lowrank:4+fp16@20", "lowrank:64@64", "lowrank:3+fp16@13"),
                          [](const auto& info) { return std::to_string(info.index); });
 
 TEST_P(EveryCodec, DecodesWhatTheResidualLeaves) {
@@ -203,21 +204,21 @@ TEST(MakeCodec, NamesAndFlags) {
   for (const char* name : {"none", "fp16", "bf16", "int8", "topk:0.01", "topk:1e-3", "int8:stochastic", "int4",
                            "int4:stochastic", "onebit", "terngrad", "qsgd:7", "mxfp8", "randk:0.1", "threshold:0.001",
                            "topk:0.01+int8", "topk:0.1+int8:stochastic", "threshold:0.1+none", "threshold:auto:0.01",
-                           "threshold:auto:0.001+fp16"}) {
+                           "threshold:auto:0.001+fp16", "lowrank:1", "lowrank:64+fp16"}) {
     const std::unique_ptr<Codec> codec = Named(name);
     EXPECT_EQ(codec->name(), name);
     EXPECT_EQ(codec->lossless(), codec->id() == CodecId::kNone);
     EXPECT_EQ(codec->biased(), codec->id() == CodecId::kTopK || codec->id() == CodecId::kOneBit ||
-                                   codec->id() == CodecId::kSparse);
+                                   codec->id() == CodecId::kSparse || codec->id() == CodecId::kLowRank);
     EXPECT_EQ(codec->uses_residual(), codec->id() != CodecId::kNone && codec->id() != CodecId::kQsgd);
     EXPECT_EQ(codec->random(), codec->id() == CodecId::kQsgd || codec->name().ends_with(":stochastic") ||
-                                   codec->name().starts_with("randk"));
+                                   codec->name().starts_with("randk") || codec->id() == CodecId::kLowRank);
     ASSERT_NE(DecoderFor(static_cast<uint16_t>(codec->id())), nullptr);
     EXPECT_EQ(DecoderFor(static_cast<uint16_t>(codec->id()))->id(), codec->id());
   }
-  EXPECT_EQ(DecoderFor(10), nullptr);
+  EXPECT_EQ(DecoderFor(11), nullptr);
   EXPECT_EQ(DecoderFor(65535), nullptr);
-  EXPECT_EQ(KnownCodecs().size(), 12u);
+  EXPECT_EQ(KnownCodecs().size(), 13u);
 }
 
 TEST(MakeCodec, ErrorsSayWhatWouldDo) {
@@ -234,12 +235,17 @@ TEST(MakeCodec, ErrorsSayWhatWouldDo) {
   EXPECT_NE(error("topk:0.1+randk:0.1").find("both parts pick elements"), std::string::npos) << error("topk:0.1+randk:0.1");
   EXPECT_NE(error("topk:0.1+qsgd:7").find("residual"), std::string::npos) << error("topk:0.1+qsgd:7");
   EXPECT_NE(error("topk:0.1+terngrad").find("residual"), std::string::npos) << error("topk:0.1+terngrad");
+  EXPECT_NE(error("topk:0.1+lowrank:2").find("no matrix"), std::string::npos) << error("topk:0.1+lowrank:2");
+  EXPECT_NE(error("lowrank:2+int8").find("lowrank:2+fp16"), std::string::npos) << error("lowrank:2+int8");
+  EXPECT_NE(error("lowrank:65").find("1 to 64"), std::string::npos) << error("lowrank:65");
   EXPECT_NE(error("topk:0.1+int8+int8").find("two parts"), std::string::npos) << error("topk:0.1+int8+int8");
   EXPECT_NE(error("topk:0.1+int9").find("nearest is \"int8\""), std::string::npos) << error("topk:0.1+int9");
   EXPECT_NE(error("topk+int8").find("topk:<ratio>"), std::string::npos) << error("topk+int8");
   EXPECT_LT(error("topk:0.1+" + std::string(1 << 20, '+')).size(), 300u);
   for (const char* name : {"+", "topk:0.1+", "+int8", "randk", "randk:0", "threshold:", "threshold:0", "threshold:-1",
-                           "threshold:inf", "threshold:nan", "threshold:auto", "threshold:auto:", "threshold:auto:2", "int8+topk:0.1"})
+                           "threshold:inf", "threshold:nan", "threshold:auto", "threshold:auto:", "threshold:auto:2", "int8+topk:0.1",
+                           "lowrank", "lowrank:", "lowrank:0", "lowrank:-1", "lowrank:1.5", "lowrank:4294967297", "lowrank:2+",
+                           "lowrank:2+topk:0.1", "lowrank:2+lowrank:2", "lowrank+fp16"})
     EXPECT_FALSE(error(name).empty()) << name;
   for (const char* name : {"int8:", "int4:7", "onebit:1", "qsgd", "qsgd:0", "qsgd:-1", "qsgd:1.5", "qsgd:", "topk:", "topk:0", "topk:-1", "topk:1.01", "topk:nan", "topk:inf", "topk:0.1x", ""})
     EXPECT_FALSE(error(name).empty()) << name;

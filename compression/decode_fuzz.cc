@@ -9,7 +9,7 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using sluice::compression::Codec;
   if (size < 3) return 0;
-  const Codec* codec = sluice::compression::DecoderFor(data[0] % 11);
+  const Codec* codec = sluice::compression::DecoderFor(data[0] % 12);
   if (codec == nullptr) return 0;
   const size_t n = data[1] | size_t{data[2]} << 8;
   // A copy of its own, so that the address sanitizer sees every byte read beyond the end.

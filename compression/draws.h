@@ -20,7 +20,7 @@ struct RandomKey {
   uint64_t first_element = 0;   // of the partition in its tensor
 };
 
-enum class DrawPurpose : uint32_t { kRounding = 0, kSelection = 1 };
+enum class DrawPurpose : uint32_t { kRounding = 0, kSelection = 1, kFactor = 2 };
 
 // A worker's seed: FNV-1a (64 bits) of the job's name, its rank mixed in.
 uint64_t RandomSeed(std::string_view job, uint32_t rank);

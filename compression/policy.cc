@@ -40,6 +40,11 @@ bool Exempt(const proto::JobConfig& config, const proto::TensorSpec& tensor) {
 absl::Status CheckCodecConfig(const proto::JobConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec, MakeNamed("codec", PushCodec(config)));
   SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> reply, MakeNamed("reply_codec", ReplyCodec(config)));
+  if (reply->id() == CodecId::kLowRank)
+    return absl::InvalidArgumentError(absl::StrCat(
+        "job.reply_codec ", reply->name(),
+        " begins each round where the last one ended, and replies keep nothing of it. Take one without state, such as "
+        "int8 or topk:0.01"));
   if (reply->random())
     return absl::InvalidArgumentError(absl::StrCat(
         "job.reply_codec ", reply->name(),

@@ -80,6 +80,8 @@ TEST(Policy, RepliesAreCompressedToo) {
   proto::JobConfig config = Job("topk:0.01");
   EXPECT_EQ(*ReplyCodecFor(config, Tensor({4096})), "fp16");
   EXPECT_EQ(*ReplyCodecFor(config, Tensor({4096}, proto::TENSOR_BIAS)), "none");
+  config.set_reply_codec("lowrank:2");
+  EXPECT_NE(CheckCodecConfig(config).message().find("replies keep nothing"), std::string::npos);
   config.set_reply_codec("int8");
   EXPECT_EQ(*ReplyCodecFor(config, Tensor({4096})), "int8");
   for (const char* random : {"terngrad", "qsgd:7", "int8:stochastic"}) {

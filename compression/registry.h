@@ -24,6 +24,9 @@ absl::StatusOr<std::unique_ptr<Codec>> MakeTopK(std::string_view ratio);
 absl::StatusOr<std::unique_ptr<Codec>> MakeRandK(std::string_view ratio);
 absl::StatusOr<std::unique_ptr<Codec>> MakeThreshold(std::string_view value);
 
+// halves: the factors travel as fp16. columns: as in MakeCodec.
+absl::StatusOr<std::unique_ptr<Codec>> MakeLowRank(std::string_view rank, bool halves, uint64_t columns);
+
 std::unique_ptr<Codec> MakeSparseDecoder();
 
 // picks: the name of the first part, which is known to be a codec.

@@ -26,7 +26,7 @@ constexpr size_t kHeaderBytes = 8, kKeyBytes = 8;
 enum Form : uint8_t { kGaps = 0, kBitmap = 1, kDrawn = 2 };
 
 bool CarriesValues(CodecId id) {
-  return id != CodecId::kTopK && id != CodecId::kQsgd && id != CodecId::kSparse;
+  return id != CodecId::kTopK && id != CodecId::kQsgd && id != CodecId::kSparse && id != CodecId::kLowRank;
 }
 
 class Sparse final : public Codec {
@@ -209,6 +209,9 @@ absl::StatusOr<std::unique_ptr<Codec>> MakeThreshold(std::string_view value) {
 }
 
 absl::StatusOr<std::unique_ptr<Codec>> MakeChain(std::string_view picks, std::unique_ptr<Codec> values) {
+  if (values->id() == CodecId::kLowRank)
+    return absl::InvalidArgumentError(absl::StrCat("codec ", std::string(picks), "+", values->name(),
+                                                   ": picked values are no matrix, so lowrank cannot follow; int8 can"));
   if (!CarriesValues(values->id()) && values->biased())
     return absl::InvalidArgumentError(absl::StrCat("codec ", std::string(picks), "+", values->name(),
                                                    ": both parts pick elements; the second must be the codec of the values, "

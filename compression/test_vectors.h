@@ -71,8 +71,10 @@ inline float Clamp(float v) {
   return std::min(std::max(v, -limit), limit);
 }
 
+// "lowrank:2@13" is lowrank:2 for a tensor of 13 columns.
 inline std::unique_ptr<Codec> Named(const std::string& name) {
-  auto codec = MakeCodec(name);
+  const size_t at = name.find('@');
+  auto codec = MakeCodec(name.substr(0, at), at == std::string::npos ? 0 : std::stoull(name.substr(at + 1)));
   EXPECT_TRUE(codec.ok()) << codec.status();
   return std::move(codec).value();
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "compression/matrix_shape.h"
 #include "compression/policy.h"
 
 namespace sluice::worker {
@@ -142,7 +143,7 @@ absl::Status Admission::Make(const proto::TensorInfo& info, Request& request) {
   if (!table) {
     SLUICE_ASSIGN_OR_RETURN(codec, compression::CodecFor(plan_.config(), info.spec()));
   }
-  SLUICE_ASSIGN_OR_RETURN(tensor->codec, compression::MakeCodec(codec));
+  SLUICE_ASSIGN_OR_RETURN(tensor->codec, compression::MakeCodec(codec, compression::ColumnsOf(info.spec())));
   SLUICE_ASSIGN_OR_RETURN(const bool residual, compression::NeedsResidual(plan_.config(), codec));
   if (!table && plan_.config().reply() == proto::REPLY_CHANGE) {
     SLUICE_ASSIGN_OR_RETURN(const std::string reply, compression::ReplyCodecFor(plan_.config(), info.spec()));

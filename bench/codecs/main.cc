@@ -30,6 +30,7 @@ using compression::Codec;
 
 constexpr size_t kPartition = 1 << 20;   // elements: 4 MiB
 constexpr size_t kPartitions = 16;
+constexpr size_t kColumns = 1024;        // of the matrix that lowrank takes a partition for
 constexpr size_t kElements = kPartition * kPartitions;
 
 const char* const kCodecs[] = {"none",           "fp16",           "bf16",
@@ -37,7 +38,8 @@ const char* const kCodecs[] = {"none",           "fp16",           "bf16",
                                "int4",           "onebit",         "terngrad",
                                "qsgd:7",         "topk:0.01",      "topk:0.1",
                                "topk:0.01+int8", "randk:0.01",     "threshold:0.01",
-                               "threshold:auto:0.01"};
+                               "threshold:auto:0.01", "lowrank:1",     "lowrank:4",
+                               "lowrank:4+fp16"};
 const char* const kWays[] = {"encode", "encode+residual", "validate", "decode", "decode-add"};
 
 struct Cell {
@@ -131,7 +133,7 @@ int Main(int argc, char** argv) {
   std::vector<Subject> subjects;
   for (const char* name : kCodecs) {
     Subject& subject = subjects.emplace_back();
-    subject.codec = compression::MakeCodec(name).value();
+    subject.codec = compression::MakeCodec(name, kColumns).value();
     subject.encoded.assign(kPartitions, std::vector<std::byte>(subject.codec->MaxEncodedBytes(kPartition)));
     subject.sizes.resize(kPartitions);
     subject.state.resize(kPartitions);
