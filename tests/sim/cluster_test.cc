@@ -60,7 +60,7 @@ TEST(ClusterTest, SeedsReachEveryCorner) {
   for (const char* corner :
        {"MODE_BSP", "MODE_SSP", "MODE_ASP", "ORDER_RANK", "ORDER_EXACT", "ORDER_FAST", "REPLY_DEFAULT",
         "REPLY_PARAMETERS", "REPLY_CHANGE", "REPLY_AGGREGATE", "none", "fp16", "bf16", "int8", "topk:0.1", "sgd", "int4",
-        "onebit", "qsgd:7", "randk:0.2", "topk:0.2+int8", "threshold:auto:0.1",
+        "onebit", "qsgd:7", "randk:0.2", "topk:0.2+int8", "threshold:auto:0.1", "lowrank:1", "lowrank:2+fp16",
         "momentum", "nesterov", "adagrad", "adam", "adamw", "lamb", "clip", "nan", "overflow", "broadcast", "in place",
         "pull", "loss", "return", "backup workers", "deadlines of rounds", "two calls"})
     EXPECT_TRUE(seen.contains(corner)) << corner;

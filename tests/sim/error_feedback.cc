@@ -11,12 +11,17 @@
 namespace sluice::sim {
 
 ErrorFeedback::ErrorFeedback(const proto::Plan& plan) : config_(plan.config()), layout_(LayoutOf(plan)) {
-  if (absl::StatusOr<std::unique_ptr<compression::Codec>> codec = compression::MakeCodec(config_.codec()); codec.ok())
-    codec_ = *std::move(codec);
+  for (const PartitionLayout& partition : layout_)
+    if (auto codec = compression::MakeCodec(config_.codec(), partition.columns); codec.ok())
+      codecs_[partition.columns] = *std::move(codec);
 }
 
 absl::Status ErrorFeedback::Check(const Encoded& push, bool broadcast, bool skipped, bool rejected) {
-  if (codec_ == nullptr) return absl::InternalError("the plan's codec is unknown");
+  if (push.partition >= layout_.size()) return absl::InternalError("no such partition");
+  const PartitionLayout& place = layout_[push.partition];
+  const auto known = codecs_.find(place.columns);
+  if (known == codecs_.end()) return absl::InternalError("the plan's codec is unknown");
+  const compression::Codec* const codec = known->second.get();
   const Residual before = before_[{push.rank, push.partition, push.round}];
   Residual& after = before_[{push.rank, push.partition, push.round + 1}];
   after = before;
@@ -26,7 +31,7 @@ absl::Status ErrorFeedback::Check(const Encoded& push, bool broadcast, bool skip
     if (std::ranges::equal(gradient, push.payload)) return absl::OkStatus();
     return absl::InternalError("the payload is not the gradient");
   }
-  if (push.codec != static_cast<uint16_t>(codec_->id()))
+  if (push.codec != static_cast<uint16_t>(codec->id()))
     return absl::InternalError(absl::StrCat("codec ", push.codec, ", but the job's is ", config_.codec()));
 
   const size_t n = push.gradient.size();
@@ -39,16 +44,14 @@ absl::Status ErrorFeedback::Check(const Encoded& push, bool broadcast, bool skip
     p[i] = push.gradient[i] + (before.e.empty() ? 0.0f : scale * before.e[i]);
     p[i] = std::clamp(p[i], -kLargest, kLargest);
   }
-  Bytes bytes(codec_->MaxEncodedBytes(n));
-  if (push.partition >= layout_.size()) return absl::InternalError("no such partition");
-  const PartitionLayout& place = layout_[push.partition];
+  Bytes bytes(codec->MaxEncodedBytes(n));
   const compression::RandomKey random{.seed = compression::RandomSeed(config_.name(), push.rank),
                                       .round = push.round,
                                       .tensor = place.tensor,
                                       .first_element = place.offset};
-  Bytes state(codec_->StateBytes(n));
+  Bytes state(codec->StateBytes(n));
   SLUICE_ASSIGN_OR_RETURN(const size_t size,
-                          codec_->Encode({.gradient = p,
+                          codec->Encode({.gradient = p,
                                           .residual = {},
                                           .residual_scale = 1.0f,
                                           .residual_out = {},
@@ -60,7 +63,7 @@ absl::Status ErrorFeedback::Check(const Encoded& push, bool broadcast, bool skip
   if (bytes != push.payload)
     return absl::InternalError("the payload is not the encoding of the gradient and what was left before");
   if (!skipped) after.state = state;
-  if (config_.no_error_feedback() || !codec_->uses_residual() || skipped) return absl::OkStatus();
+  if (config_.no_error_feedback() || !codec->uses_residual() || skipped) return absl::OkStatus();
   SLUICE_ASSIGN_OR_RETURN(const std::vector<float> decoded, SlowDecode(push.codec, bytes, n));
   after.e.resize(n);
   for (size_t i = 0; i < n; ++i) after.e[i] = rejected ? (p[i] - decoded[i]) + decoded[i] : p[i] - decoded[i];

@@ -41,7 +41,7 @@ class ErrorFeedback {
 
   const proto::JobConfig config_;
   const std::vector<PartitionLayout> layout_;
-  std::unique_ptr<compression::Codec> codec_;
+  std::map<uint64_t, std::unique_ptr<compression::Codec>> codecs_;   // by columns of the tensor
   // (rank, partition, round) -> what there is at its beginning.
   std::map<std::tuple<uint32_t, uint32_t, uint64_t>, Residual> before_;
 };

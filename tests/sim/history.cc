@@ -20,14 +20,15 @@ std::string Digest(ConstBytes bytes) {
 std::vector<PartitionLayout> LayoutOf(const proto::Plan& plan) {
   std::vector<PartitionLayout> layout;
   for (const proto::TensorInfo& tensor : plan.tensors()) {
-    uint64_t offset = 0;
+    uint64_t offset = 0, columns = 1;
+    for (int i = 1; i < tensor.spec().shape_size(); ++i) columns *= tensor.spec().shape(i);
     for (int i = 0; i < tensor.partition_elements_size(); ++i) {
       const proto::ShardInfo& shard = plan.shards(static_cast<int>(tensor.partition_shard(i)));
       layout.push_back({.table = tensor.spec().has_table(),
                         .segments = static_cast<uint32_t>(tensor.partition_shard_size()),
                         .tensor = tensor.tensor(), .position = static_cast<uint32_t>(i), .server = shard.server(),
                         .lane = shard.lane(), .term = shard.term(), .offset = offset,
-                        .elements = tensor.partition_elements(i)});
+                        .elements = tensor.partition_elements(i), .columns = columns});
       offset += tensor.partition_elements(i);
     }
   }

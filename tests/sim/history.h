@@ -99,6 +99,7 @@ struct PartitionLayout {
   uint32_t segments = 0;   // of the whole table
   uint32_t tensor = 0, position = 0, server = 0, lane = 0, term = 0;
   uint64_t offset = 0, elements = 0;
+  uint64_t columns = 1;    // of the tensor as a matrix: all extents but the first
 };
 std::vector<PartitionLayout> LayoutOf(const proto::Plan& plan);  // by job-wide index
 

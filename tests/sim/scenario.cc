@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/philox.h"
 #include "compression/codec.h"
 
@@ -42,7 +43,8 @@ void ChooseJob(PhiloxRandom& random, proto::JobConfig* job) {
   job->set_reduction(OneOf(random, {proto::REDUCTION_MEAN, proto::REDUCTION_SUM}));
   job->set_codec(OneOf<const char*>(
       random, {"none", "none", "fp16", "bf16", "int8", "int8", "topk:0.1", "topk:0.4", "int8:stochastic", "int4", "mxfp8",
-               "onebit", "qsgd:7", "terngrad", "randk:0.2", "topk:0.2+int8", "threshold:auto:0.1", "threshold:0.05+int4"}));
+               "onebit", "qsgd:7", "terngrad", "randk:0.2", "topk:0.2+int8", "threshold:auto:0.1", "threshold:0.05+int4",
+               "lowrank:1", "lowrank:2+fp16"}));
   job->set_codec_min_elements(OneOf(random, {1u, 1u, 200u}));
   if (!compression::MakeCodec(job->codec()).value()->biased() && random.Chance(0.2)) job->set_no_error_feedback(true);
   job->set_partition_bytes(OneOf(random, {1024u, 1200u, 4096u}));
@@ -72,7 +74,11 @@ void ChooseModel(PhiloxRandom& random, Scenario* s) {
     spec.set_dtype("fp32");
     spec.set_priority(static_cast<int32_t>(random.Below(3)));
     spec.set_kind(OneOf(random, {proto::TENSOR_WEIGHT, proto::TENSOR_WEIGHT, proto::TENSOR_BIAS}));
-    spec.add_shape(1 + random.Below(random.Chance(0.3) ? 8 : 700));
+    const uint64_t elements = 1 + random.Below(random.Chance(0.3) ? 8 : 700);
+    // Half of them have rows, some longer than a partition.
+    const uint64_t columns = random.Chance(0.5) ? 1 : OneOf<uint64_t>(random, {3, 20, 20, 300});
+    if (columns > 1) spec.add_shape(1 + elements / columns);
+    spec.add_shape(columns > 1 ? columns : elements);
     s->tensors.push_back(spec);
   }
 }
@@ -244,7 +250,7 @@ std::string Scenario::ToString() const {
                                   " lanes, ", steps, " steps", broadcast ? " after a broadcast" : "",
                   two_calls ? ", tables registered by a second call" : "", "\n  tensors");
   for (const proto::TensorSpec& tensor : tensors)
-    absl::StrAppend(&text, " ", tensor.name(), "[", tensor.shape(0), "]",
+    absl::StrAppend(&text, " ", tensor.name(), "[", absl::StrJoin(tensor.shape(), "x"), "]",
                     tensor.kind() == proto::TENSOR_BIAS ? " (bias)" : "");
   absl::StrAppend(&text, "\n  job ", job.ShortDebugString(), "\n  worker data ", worker_data.ShortDebugString(),
                   "\n  server data ", server_data.ShortDebugString(), "\n  operations ",

@@ -161,6 +161,30 @@ absl::StatusOr<std::vector<float>> DecodeSparse(ConstBytes in, size_t n) {
   return out;
 }
 
+absl::StatusOr<std::vector<float>> DecodeLowRank(ConstBytes in, size_t n) {
+  if (in.size() < 12) return Bad("lowrank without a header");
+  const size_t columns = LoadLe<uint32_t>(in.data()), rank = std::to_integer<size_t>(in[4]);
+  const int form = std::to_integer<int>(in[5]);
+  std::vector<float> out(n);
+  if (form == 0) {
+    if (in.size() != 12 + 4 * n) return Bad("lowrank as it is of another size");
+    for (size_t i = 0; i < n; ++i) out[i] = LoadLe<float>(in.data() + 12 + 4 * i);
+    return out;
+  }
+  if (columns == 0 || n % columns != 0) return Bad("lowrank without rows");
+  const size_t rows = n / columns, width = form == 1 ? 4 : 2;
+  if (in.size() != 12 + width * rank * (rows + columns)) return Bad("lowrank of another size");
+  const auto value = [&](size_t i, int exponent) {
+    if (form == 1) return LoadLe<float>(in.data() + 12 + 4 * i);
+    return static_cast<float>(std::ldexp(HalfToFloat(LoadLe<uint16_t>(in.data() + 12 + 2 * i)), exponent));
+  };
+  const int of_p = LoadLe<int16_t>(in.data() + 8), of_q = LoadLe<int16_t>(in.data() + 10);
+  for (size_t i = 0; i < n; ++i)
+    for (size_t k = 0; k < rank; ++k)
+      out[i] += value(k * rows + i / columns, of_p) * value(rank * rows + k * columns + i % columns, of_q);
+  return out;
+}
+
 double Or(double value, double fallback) { return value == 0 ? fallback : value; }
 
 // base^exponent by squaring, from the lowest bit up: the order is a part of the format.
@@ -239,6 +263,7 @@ absl::StatusOr<std::vector<float>> SlowDecode(uint16_t codec, ConstBytes payload
       return out;
     }
     case 9: return DecodeSparse(payload, n);
+    case 10: return DecodeLowRank(payload, n);
     default: return Bad(absl::StrCat("codec ", codec));
   }
 }

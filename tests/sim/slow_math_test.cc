@@ -25,10 +25,10 @@ TEST(SlowMathTest, DecodesWhatTheCodecsWrite) {
   PhiloxRandom random(1);
   for (const char* name : {"none", "fp16", "bf16", "int8", "topk:0.05", "topk:0.5", "topk:1", "int4", "onebit",
                            "terngrad", "qsgd:7", "qsgd:100", "mxfp8", "randk:0.1", "threshold:0.01+int4",
-                           "topk:0.1+int8", "topk:0.05+onebit", "topk:0.7+mxfp8"}) {
-    const auto codec = compression::MakeCodec(name);
+                           "topk:0.1+int8", "topk:0.05+onebit", "topk:0.7+mxfp8", "lowrank:2", "lowrank:3+fp16"}) {
+    const auto codec = compression::MakeCodec(name, /*columns=*/20);
     ASSERT_TRUE(codec.ok());
-    for (const size_t n : {1, 2, 7, 64, 65, 128, 129, 300, 1000}) {
+    for (const size_t n : {1, 2, 7, 64, 65, 128, 129, 160, 300, 1000}) {
       const std::vector<float> values = Values(random, n);
       std::vector<std::byte> bytes((*codec)->MaxEncodedBytes(n));
       const auto size = (*codec)->Encode(
@@ -47,7 +47,7 @@ TEST(SlowMathTest, DecodesWhatTheCodecsWrite) {
 
 TEST(SlowMathTest, RefusesWhatIsNoEncoding) {
   const std::vector<std::byte> three(3);
-  for (uint16_t codec = 0; codec < 11; ++codec) EXPECT_FALSE(SlowDecode(codec, three, 5).ok()) << codec;
+  for (uint16_t codec = 0; codec < 12; ++codec) EXPECT_FALSE(SlowDecode(codec, three, 5).ok()) << codec;
 }
 
 TEST(SlowMathTest, ExactSumsDoNotDependOnTheOrderAndAreClose) {

@@ -10,7 +10,9 @@ TrainerState InitialState(const Scenario& scenario, uint32_t rank) {
   TrainerState state;
   for (uint32_t t = 0; t < scenario.tensors.size(); ++t) {
     PhiloxRandom random(scenario.seed, 1000 + t + (scenario.broadcast ? 100 * rank : 0));
-    std::vector<float> x(scenario.tensors[t].shape(0), 0.0f);
+    uint64_t elements = 1;
+    for (const uint64_t extent : scenario.tensors[t].shape()) elements *= extent;
+    std::vector<float> x(elements, 0.0f);
     // Without a broadcast all begin where the servers do.
     if (scenario.broadcast)
       for (float& value : x) value = random.Uniform() - 0.5f;
