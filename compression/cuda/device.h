@@ -12,7 +12,7 @@
 //      garbage at first. The emulator reports accesses that no barrier orders.
 //   4. Barrier() and warp operations are reached by all threads (all lanes): loop bounds around them are uniform.
 //      A warp operation orders no memory; WarpSync() does.
-//   5. fp32 arithmetic that makes bytes is Add, Sub, Mul, Div: one rounding each, which nvcc does not contract. Sums
+//   5. fp32 arithmetic that makes bytes is Add, Sub, Mul, Div, Sqrt: one rounding each, which nvcc does not contract. Sums
 //      over several elements are of integers only, so that no order of reduction shows in the bytes.
 //   6. Launch(stream, {name, grid_x, grid_y, threads}, Kernel, arguments…) enqueues and returns an Error, 0 if all is
 //      well. Kernels allocate nothing and wait for nobody: no look-back at other blocks, no spinning.
@@ -98,16 +98,21 @@ SLUICE_DEVICE float Saturate(float value, float limit) {
   return value < -limit ? -limit : value;
 }
 
+// The sum of the values of the lanes up to and with this one.
+SLUICE_DEVICE uint32_t WarpInclusiveSum(uint32_t value) {
+  for (uint32_t distance = 1; distance < kWarpLanes; distance *= 2) {
+    const uint32_t below = ShuffleUp(value, distance);
+    if (Lane() >= distance) value += below;
+  }
+  return value;
+}
+
 // The sum of the values of the threads before this one; *total is that of all. Barriers inside. kThreads is the
 // block's size, at most 1024; one call site is one array, so calls in a loop need no barrier of their own.
 template <uint32_t kThreads>
 SLUICE_DEVICE uint32_t BlockExclusiveSum(uint32_t value, uint32_t* total) {
   SLUICE_SHARED(uint32_t, kWarpLanes, sums);
-  uint32_t inclusive = value;
-  for (uint32_t distance = 1; distance < kWarpLanes; distance *= 2) {
-    const uint32_t below = ShuffleUp(inclusive, distance);
-    if (Lane() >= distance) inclusive += below;
-  }
+  const uint32_t inclusive = WarpInclusiveSum(value);
   Barrier();   // whoever reads the last call's sums is done
   if (Lane() == kWarpLanes - 1) sums.Store(WarpIndex(), inclusive);
   Barrier();

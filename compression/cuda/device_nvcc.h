@@ -60,6 +60,7 @@ SLUICE_DEVICE float Add(float a, float b) { return __fadd_rn(a, b); }
 SLUICE_DEVICE float Sub(float a, float b) { return __fsub_rn(a, b); }
 SLUICE_DEVICE float Mul(float a, float b) { return __fmul_rn(a, b); }
 SLUICE_DEVICE float Div(float a, float b) { return __fdiv_rn(a, b); }
+SLUICE_DEVICE float Sqrt(float a) { return __fsqrt_rn(a); }
 SLUICE_DEVICE uint32_t BitsOf(float value) { return __float_as_uint(value); }
 SLUICE_DEVICE float FloatOf(uint32_t bits) { return __uint_as_float(bits); }
 SLUICE_DEVICE uint32_t CountBits(uint32_t bits) { return static_cast<uint32_t>(__popc(bits)); }

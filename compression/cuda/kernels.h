@@ -29,14 +29,25 @@ Error Encode(Format format, Batch<EncodeTask> batch, Stream stream);
 // The same for qsgd with 1 to 127 levels; terngrad has 1.
 Error EncodeQsgd(uint32_t levels, Batch<EncodeTask> batch, Stream stream);
 
-// The same for topk, in 13 launches.
-Error EncodeTopK(Batch<TopKTask> batch, Stream stream);
-uint64_t TopKWorkspaceBytes(uint64_t n, uint64_t k);
+enum class Selection : uint8_t { kTopK, kThreshold, kAdaptive, kRandom };
+
+// The same for topk, and for the sparse format: randk, threshold, threshold:auto (values in kFp16 if not in a chain) and
+// chains. Several launches each (compression/cuda/select.cu).
+Error EncodeTopK(Batch<SparseTask> batch, Stream stream);
+Error EncodeSparse(Selection selection, Format values, Batch<SparseTask> batch, Stream stream);
+uint64_t SparseWorkspaceBytes(uint64_t n, uint64_t most);
 
 // out = the decoded values, or out += them. Encodings from strangers are validated before (compression/codec.h); any
 // bytes are safe.
 Error Decode(Format format, Batch<DecodeTask> batch, Stream stream);
 Error DecodeAdd(Format format, Batch<DecodeTask> batch, Stream stream);
+
+// The same for topk and for the sparse format, whatever the values are in. 5 or 6 launches.
+Error DecodeTopK(Batch<SparseDecodeTask> batch, Stream stream);
+Error DecodeTopKAdd(Batch<SparseDecodeTask> batch, Stream stream);
+Error DecodeSparse(Batch<SparseDecodeTask> batch, Stream stream);
+Error DecodeSparseAdd(Batch<SparseDecodeTask> batch, Stream stream);
+uint64_t SparseDecodeWorkspaceBytes(uint64_t n, uint64_t most);
 
 // *task.first = index of the first NaN or infinity, or n.
 Error FirstNonfinite(Batch<FindTask> batch, Stream stream);

@@ -18,21 +18,31 @@ struct EncodeTask {
   uint64_t first_element;
 };
 
-// k = max(1, ceil(ratio n)) as compression/selection.h counts it, 0 of nothing. residual_out is needed: p lies there
-// between the passes. At most kMaxTopKElements elements.
-struct TopKTask : EncodeTask {
-  uint64_t k;
-  void* workspace;          // TopKWorkspaceBytes(n, k), aligned to 4 bytes; content is nothing to anybody
+// Of codecs that send some of the elements. residual_out is needed: p lies there between the passes. At most
+// kMaxSparseElements elements.
+struct SparseTask : EncodeTask {
+  uint64_t k;               // max(1, ceil(ratio n)) as compression/selection.h counts it, 0 of nothing
+  uint64_t most;            // entries that the codec may send: k; n with a threshold, min(n, 2 k) with an adaptive one
+  void* workspace;          // SparseWorkspaceBytes(n, most), aligned to 4 bytes; content is nothing to anybody
   uint64_t* encoded_bytes;  // the result: how many bytes of `out` are the encoding
+  float threshold;          // of Selection::kThreshold, finite and above 0
+  const float* state;       // of kAdaptive: the last round's; null = none
+  float* state_out;         // and the next; null = not wanted. May not be `state`
+  uint64_t selection_key;   // of kRandom: SelectionKey of compression/selection.h
 };
 
-inline constexpr uint64_t kMaxTopKElements = 0x7FFFFFFF;
+inline constexpr uint64_t kMaxSparseElements = 0x7FFFFFFF;
 
 struct DecodeTask {
   const uint8_t* in;        // MaxEncodedBytes(n)
   float* out;
   uint64_t n;
-  uint64_t bytes;           // that `in` has, where n alone does not tell: qsgd
+  uint64_t bytes;           // that `in` has, where n alone does not tell: qsgd and sparse ones
+};
+
+struct SparseDecodeTask : DecodeTask {
+  uint64_t most;            // entries that the workspace has room for; what says that it has more decodes to nothing
+  void* workspace;          // SparseDecodeWorkspaceBytes(n, most), aligned to 4 bytes; content is nothing to anybody
 };
 
 struct FindTask {

@@ -10,10 +10,16 @@ constexpr Error kNoDevice = 100;   // cudaErrorNoDevice
 
 Error Encode(Format, Batch<EncodeTask>, Stream) { return kNoDevice; }
 Error EncodeQsgd(uint32_t, Batch<EncodeTask>, Stream) { return kNoDevice; }
-Error EncodeTopK(Batch<TopKTask>, Stream) { return kNoDevice; }
-uint64_t TopKWorkspaceBytes(uint64_t, uint64_t) { return 0; }
+Error EncodeTopK(Batch<SparseTask>, Stream) { return kNoDevice; }
+Error EncodeSparse(Selection, Format, Batch<SparseTask>, Stream) { return kNoDevice; }
+uint64_t SparseWorkspaceBytes(uint64_t, uint64_t) { return 0; }
 Error Decode(Format, Batch<DecodeTask>, Stream) { return kNoDevice; }
 Error DecodeAdd(Format, Batch<DecodeTask>, Stream) { return kNoDevice; }
+Error DecodeTopK(Batch<SparseDecodeTask>, Stream) { return kNoDevice; }
+Error DecodeTopKAdd(Batch<SparseDecodeTask>, Stream) { return kNoDevice; }
+Error DecodeSparse(Batch<SparseDecodeTask>, Stream) { return kNoDevice; }
+Error DecodeSparseAdd(Batch<SparseDecodeTask>, Stream) { return kNoDevice; }
+uint64_t SparseDecodeWorkspaceBytes(uint64_t, uint64_t) { return 0; }
 Error FirstNonfinite(Batch<FindTask>, Stream) { return kNoDevice; }
 
 }  // namespace sluice::compression::cuda

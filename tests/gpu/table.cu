@@ -150,16 +150,20 @@ int PrintTable() {
     row(name, "decode-add", 8 + size, [&] { return DecodeAdd(Format::kQsgd, batch, stream); });
   }
   constexpr uint64_t kEntries = (kElements + 99) / 100;
-  const uint64_t work_bytes = TopKWorkspaceBytes(kElements, kEntries) / 256 * 256 + 256;
+  const uint64_t work_bytes = SparseWorkspaceBytes(kElements, 2 * kEntries) / 256 * 256 + 256;
   uint8_t* work = nullptr;
   if (!Ok(cudaMalloc(&work, kPartitions * work_bytes), "workspace")) return 1;
-  std::vector<TopKTask> topk;
+  std::vector<SparseTask> sparse;
   for (uint32_t i = 0; i < kPartitions; ++i)
-    topk.push_back({encode[i], kEntries, work + i * work_bytes, memory.sizes + i});
-  const Batch<TopKTask> topk_batch = {OnDevice(topk), kPartitions, kElements};
-  if (!topk_batch.tasks) return 1;
-  // The least that selection by threshold moves is 12; these kernels move 28 (compression/cuda/topk.cu).
-  row("topk:0.01", "encode+residual", 28, [&] { return EncodeTopK(topk_batch, stream); });
+    sparse.push_back({encode[i], kEntries, 2 * kEntries, work + i * work_bytes, memory.sizes + i, 0, nullptr, nullptr, 7});
+  const Batch<SparseTask> sparse_batch = {OnDevice(sparse), kPartitions, kElements};
+  if (!sparse_batch.tasks) return 1;
+  // The least that selection by threshold moves is 12; topk's kernels move 28 (compression/cuda/select.cu).
+  row("topk:0.01", "encode+residual", 28, [&] { return EncodeTopK(sparse_batch, stream); });
+  row("topk:0.01+int8", "encode+residual", 28,
+      [&] { return EncodeSparse(Selection::kTopK, Format::kInt8, sparse_batch, stream); });
+  row("randk:0.01", "encode+residual", 12,
+      [&] { return EncodeSparse(Selection::kRandom, Format::kFp16, sparse_batch, stream); });
   row("", "first nonfinite", 4, [&] { return FirstNonfinite(find_batch, stream); });
   return ok ? 0 : 1;   // memory goes back with the process
 }

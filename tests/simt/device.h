@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -102,6 +103,7 @@ inline float Add(float a, float b) { return a + b; }
 inline float Sub(float a, float b) { return a - b; }
 inline float Mul(float a, float b) { return a * b; }
 inline float Div(float a, float b) { return a / b; }
+inline float Sqrt(float a) { return std::sqrt(a); }
 inline uint32_t BitsOf(float value) { return std::bit_cast<uint32_t>(value); }
 inline float FloatOf(uint32_t bits) { return std::bit_cast<float>(bits); }
 inline uint32_t CountBits(uint32_t bits) { return static_cast<uint32_t>(std::popcount(bits)); }

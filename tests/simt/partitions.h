@@ -102,12 +102,13 @@ inline uint64_t DrawKey(const compression::RandomKey& random) {
 }
 
 // What the CPU's codec makes of a partition.
-inline compression::Encoded EncodeOnCpu(const compression::Codec& codec, const Partition& p) {
+inline compression::Encoded EncodeOnCpu(const compression::Codec& codec, const Partition& p, ConstBytes state = {},
+                                        MutableBytes state_out = {}) {
   compression::Encoded encoded;
   encoded.bytes.resize(codec.MaxEncodedBytes(p.gradient.size()));
   encoded.residual.assign(p.gradient.size(), -1.0f);
   const auto size = codec.Encode({.gradient = p.gradient, .residual = p.residual, .residual_scale = p.scale,
-                                  .residual_out = encoded.residual, .random = p.random, .state = {}, .state_out = {}},
+                                  .residual_out = encoded.residual, .random = p.random, .state = state, .state_out = state_out},
                                  encoded.bytes);
   EXPECT_TRUE(size.ok()) << size.status();
   encoded.bytes.resize(size.value_or(0));
