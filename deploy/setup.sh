@@ -3,6 +3,7 @@
 #   build   what ./quickstart needs: compiler, Bazel, libraries, the data set
 #   check   what ./check needs besides: libFuzzer, CMake, pkg-config
 #   bench   what the benchmarks compare with: iperf3, PyTorch, network tools
+#   convergence   what bench/convergence needs besides: a text, and matplotlib for its plot
 #   digits  no package: the data set of //compression:convergence_test, taken out of one whose dependencies are large
 # Says nothing and takes no time when all are there. docs/dependencies.md says what each package is for.
 set -euo pipefail
@@ -13,6 +14,7 @@ build=(bash ca-certificates g++ bazel-bootstrap bazel-platforms bazel-rules-java
        libgtest-dev libgmock-dev libbenchmark-dev python3-minimal python3 dataset-fashion-mnist)
 check=(clang-16 libclang-rt-16-dev cmake pkg-config make python3-grpcio python3-yaml)
 bench=(iperf3 iproute2 python3-torch)
+convergence=(bible-kjv python3-matplotlib)
 
 # Out of scikit-learn's Debian package into third_party/datasets, which git ignores.
 fetch_digits() {
@@ -41,8 +43,9 @@ for group in "${@:-build}"; do
     build) packages+=("${build[@]}") ;;
     check) packages+=("${check[@]}") ;;
     bench) packages+=("${bench[@]}") ;;
+    convergence) packages+=("${convergence[@]}") ;;
     digits) (cd "$(dirname "${BASH_SOURCE[0]}")/.." && fetch_digits) ;;
-    *) echo "deploy/setup.sh: no group \"$group\": build, check, bench, digits" >&2; exit 2 ;;
+    *) echo "deploy/setup.sh: no group \"$group\": build, check, bench, convergence, digits" >&2; exit 2 ;;
   esac
 done
 
