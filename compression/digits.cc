@@ -16,6 +16,8 @@
 #include "absl/strings/str_cat.h"
 #include "eigen3/Eigen/Core"
 #include "base/philox.h"
+#include "base/status_macros.h"
+#include "compression/codec.h"
 
 namespace sluice::compression {
 namespace {
@@ -101,48 +103,82 @@ void Add(float scale, const Tensor& from, Tensor* to) {
   for (size_t i = 0; i < from.size(); ++i) (*to)[i] += scale * from[i];
 }
 
-// One worker's pushes, and what it owes: residual and the codec's own state, written out of place as in the runtime.
+// What one encoding is made of.
+struct Slice {
+  size_t first = 0, size = kParameters;
+  std::unique_ptr<Codec> codec;
+};
+
+absl::StatusOr<std::vector<Slice>> MakeSlices(const DigitsJob& job) {
+  std::vector<Slice> slices;
+  const auto add = [&](size_t first, size_t end, size_t columns) -> absl::Status {
+    SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec, MakeCodec(job.codec, columns));
+    slices.push_back({first, end - first, std::move(codec)});
+    return absl::OkStatus();
+  };
+  if (job.by_tensor) {
+    SLUICE_RETURN_IF_ERROR(add(0, kBias1, kHidden));
+    SLUICE_RETURN_IF_ERROR(add(kBias1, kLayer2, 1));
+    SLUICE_RETURN_IF_ERROR(add(kLayer2, kBias2, kClasses));
+    SLUICE_RETURN_IF_ERROR(add(kBias2, kParameters, 1));
+  } else {
+    SLUICE_RETURN_IF_ERROR(add(0, kParameters, 1));
+  }
+  return slices;
+}
+
+// One worker's pushes, and what it owes: residuals and the codecs' own states, written out of place as in the runtime.
 class Pusher {
  public:
-  Pusher(const DigitsJob& job, uint64_t seed, size_t rank)
-      : job_(job), seed_(RandomSeed(absl::StrCat("digits", seed), static_cast<uint32_t>(rank))) {
-    if (job.feedback) residual_.assign(kParameters, 0.0f);
-  }
+  Pusher(const std::vector<Slice>& slices, bool feedback, uint64_t seed, size_t rank)
+      : slices_(slices),
+        seed_(RandomSeed(absl::StrCat("digits", seed), static_cast<uint32_t>(rank))),
+        residual_(feedback ? kParameters : 0, 0.0f),
+        states_(slices.size()) {}
 
   // What arrives of the gradient.
-  Tensor Push(const Tensor& gradient, int step, float residual_scale) {
-    if (job_.codec == nullptr) return gradient;
-    Tensor residual(residual_.size()), arrived(kParameters);
-    std::vector<std::byte> state(job_.codec->StateBytes(kParameters));
-    bytes_.resize(job_.codec->MaxEncodedBytes(kParameters));
-    const size_t size = job_.codec->Encode({.gradient = gradient,
-                                            .residual = residual_,
-                                            .residual_scale = residual_scale,
-                                            .residual_out = residual,
-                                            .random = {.seed = seed_, .round = static_cast<uint64_t>(step)},
-                                            .state = state_,
-                                            .state_out = state},
-                                           bytes_).value();
-    if (!job_.codec->Decode(std::span(bytes_).first(size), arrived).ok()) std::abort();   // of our own encoding
-    residual_ = std::move(residual);
-    state_ = std::move(state);
+  absl::StatusOr<Tensor> Push(const Tensor& gradient, int step, float residual_scale) {
+    Tensor next(residual_.size()), arrived(kParameters);
+    for (size_t s = 0; s < slices_.size(); ++s) {
+      const auto& [first, size, codec] = slices_[s];
+      const bool feedback = codec->uses_residual() && !residual_.empty();
+      std::vector<std::byte> state(codec->StateBytes(size));
+      bytes_.resize(codec->MaxEncodedBytes(size));
+      EncodeInput input;
+      input.gradient = std::span(gradient).subspan(first, size);
+      if (feedback) {
+        input.residual = std::span(residual_).subspan(first, size);
+        input.residual_out = std::span(next).subspan(first, size);
+      }
+      input.residual_scale = residual_scale;
+      input.random = {.seed = seed_, .round = static_cast<uint64_t>(step), .tensor = static_cast<uint32_t>(s)};
+      input.state = states_[s];
+      input.state_out = state;
+      SLUICE_ASSIGN_OR_RETURN(const size_t used, codec->Encode(input, bytes_));
+      SLUICE_RETURN_IF_ERROR(codec->Decode(std::span(bytes_).first(used), std::span(arrived).subspan(first, size)));
+      states_[s] = std::move(state);
+    }
+    residual_ = std::move(next);
     return arrived;
   }
 
  private:
-  const DigitsJob& job_;
+  const std::vector<Slice>& slices_;
   const uint64_t seed_;
   Tensor residual_;
-  std::vector<std::byte> state_, bytes_;
+  std::vector<std::vector<std::byte>> states_;
+  std::vector<std::byte> bytes_;
 };
 
 // y moves by what arrives of x - y.
-void Reply(const Codec& codec, const Tensor& x, Tensor* y) {
+absl::Status Reply(const Codec& codec, const Tensor& x, Tensor* y) {
   Tensor change = x;
   Add(-1, *y, &change);
   std::vector<std::byte> bytes(codec.MaxEncodedBytes(kParameters));
-  bytes.resize(codec.Encode({.gradient = change}, bytes).value());
-  if (!codec.DecodeAdd(bytes, *y).ok()) std::abort();
+  EncodeInput input;
+  input.gradient = change;
+  SLUICE_ASSIGN_OR_RETURN(const size_t used, codec.Encode(input, bytes));
+  return codec.DecodeAdd(std::span(bytes).first(used), *y);
 }
 
 }  // namespace
@@ -172,12 +208,17 @@ absl::StatusOr<Digits> ReadDigits(const std::string& path) {
   return digits;
 }
 
-double TrainDigits(const Digits& digits, const DigitsJob& job, uint64_t seed) {
+absl::StatusOr<double> TrainDigits(const Digits& digits, const DigitsJob& job, uint64_t seed) {
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<Slice> slices, MakeSlices(job));
+  std::unique_ptr<Codec> reply;
+  if (!job.reply.empty()) {
+    SLUICE_ASSIGN_OR_RETURN(reply, MakeCodec(job.reply));
+  }
   Tensor x = Start(seed), y = x, v(kParameters, 0.0f);
   std::vector<Pusher> pushers;
   std::vector<PhiloxRandom> examples;
   for (size_t w = 0; w < job.workers; ++w) {
-    pushers.emplace_back(job, seed, w);
+    pushers.emplace_back(slices, job.feedback, seed, w);
     examples.emplace_back(seed, w + 1);
   }
   Matrix batch(kBatch, kPixels);
@@ -192,14 +233,18 @@ double TrainDigits(const Digits& digits, const DigitsJob& job, uint64_t seed) {
         std::copy_n(&digits.x[row * kPixels], kPixels, &batch(static_cast<Eigen::Index>(b), 0));
         labels[b] = digits.y[row];
       }
-      Add(job.push_scale, pushers[w].Push(Gradient(y, batch, labels), step, old_rate / rate), &sum);
+      SLUICE_ASSIGN_OR_RETURN(const Tensor arrived, pushers[w].Push(Gradient(y, batch, labels), step, old_rate / rate));
+      Add(job.push_scale, arrived, &sum);
     }
     for (size_t i = 0; i < kParameters; ++i) {
       v[i] = job.momentum * v[i] + sum[i] / static_cast<float>(job.workers);
       x[i] -= rate * v[i];
     }
-    if (job.reply == nullptr) y = x;
-    else Reply(*job.reply, x, &y);
+    if (reply == nullptr) {
+      y = x;
+    } else {
+      SLUICE_RETURN_IF_ERROR(Reply(*reply, x, &y));
+    }
     old_rate = rate;
   }
   return Accuracy(digits, y);
