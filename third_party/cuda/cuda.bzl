@@ -5,16 +5,19 @@ load("@local_cuda//:defs.bzl", "ARCHITECTURES", "CUDA_HOME", "NVCC")
 # The same bits as on the CPU: no contraction, no flushing of denormals, IEEE division and square root.
 _EXACT = "-fmad=false -ftz=false -prec-div=true -prec-sqrt=true"
 
-def _gencode():
+def _gencode(ptx_only):
+    if ptx_only:
+        return "-gencode arch=compute_%s,code=compute_%s" % (ARCHITECTURES[0], ARCHITECTURES[0])
     flags = ["-gencode arch=compute_%s,code=sm_%s" % (a, a) for a in ARCHITECTURES]
     return " ".join(flags + ["-gencode arch=compute_%s,code=compute_%s" % (ARCHITECTURES[-1], ARCHITECTURES[-1])])
 
-def cuda_library(name, srcs, hdrs = [], inputs = [], stand_ins = [], deps = [], **kwargs):
+def cuda_library(name, srcs, hdrs = [], inputs = [], stand_ins = [], deps = [], ptx_only = False, **kwargs):
     """Compiles each .cu of srcs with nvcc.
 
     hdrs: headers that the .cu files and users include; they must not include CUDA's own.
     inputs: headers that the .cu files alone include.
     stand_ins: .cc files that define the same functions for a build without nvcc (usually: "there is no GPU here").
+    ptx_only: for the oldest architecture, and as PTX, which the driver translates where it runs: what is slow to compile.
     deps: for the C++ side only; a .cu file sees hdrs and headers of the source tree.
     """
     if not NVCC:
@@ -27,7 +30,7 @@ def cuda_library(name, srcs, hdrs = [], inputs = [], stand_ins = [], deps = [], 
             name = src[:-len(".cu")] + "_nvcc",
             srcs = [src] + hdrs + inputs,
             outs = [object],
-            cmd = NVCC + " -c -std=c++20 -O3 " + _EXACT + " " + _gencode() +
+            cmd = NVCC + " -c -std=c++20 -O3 " + _EXACT + " " + _gencode(ptx_only) +
                   " -ccbin g++ -Xcompiler -fPIC,-ffp-contract=off -I. -I$(GENDIR) -o $@ $(location %s)" % src,
         )
         objects.append(object)
