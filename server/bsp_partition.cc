@@ -99,6 +99,7 @@ void BspPartition::AnswerAgain(LinkId link, const FrameHeader& push) {
   const bool last = push.round + 1 == open_ && !(rejected && semantics().reply == proto::REPLY_CHANGE);
   Result result = last ? last_ : CurrentValue(push.round, NextRateBits(push.rank));
   if (rejected) result.flags |= transport::kFlagRejected;
+  if (!last && seat.contributed == push.round + 1) result.flags |= seat.verdict;
   SendResult(push.rank, result);
 }
 
@@ -341,6 +342,7 @@ void BspPartition::BuildResult(bool skipped, const BlockPtr& aggregate) {
 // given: what the optimizer or the broadcast was given, for copies.
 void BspPartition::EndRound(const Decision& decision, bool assigned, std::span<const float> given) {
   last_.contributors = static_cast<uint32_t>(contributors_.size());
+  for (const uint32_t rank : contributors_) seats_[rank].verdict = decision.skip ? transport::kFlagSkipped : 0;
   if (owner()) {
     ++job_->counters->rounds_applied;
     if (decision.skip) ++job_->counters->rounds_skipped;
@@ -428,7 +430,9 @@ absl::StatusOr<ReplicaMessage> BspPartition::Save() const {
   }
   for (const Seat& seat : seats_) {
     // Of the closed rounds: what the open one has is sent again to whoever becomes the owner.
-    head->add_ranks()->set_contributed(std::min(seat.contributed, open_));
+    proto::RankHead* rank = head->add_ranks();
+    rank->set_contributed(std::min(seat.contributed, open_));
+    rank->set_flags(seat.verdict);
   }
   if (decided_.has_value()) {
     head->set_decided(true);
@@ -476,6 +480,7 @@ absl::Status BspPartition::Load(const proto::ReplicaHead& message, ConstBytes bu
   step_ = head.step();
   for (int rank = 0; rank < head.ranks_size(); ++rank) {
     seats_[static_cast<size_t>(rank)].contributed = head.ranks(rank).contributed();
+    seats_[static_cast<size_t>(rank)].verdict = static_cast<uint16_t>(head.ranks(rank).flags() & transport::kFlagSkipped);
   }
   decided_.reset();
   if (head.decided()) decided_ = Decision{head.last_skipped(), head.last_scale(), head.last_trust(), head.decided_rate_bits()};

@@ -374,6 +374,30 @@ TEST(BspTest, TheFirstOfThemCloseARoundInOrderOfRankAndWhoIsLateIsRejected) {
   EXPECT_EQ(s.core->stats().rejected, 1u);
 }
 
+// Told that its push was applied, it would take the new residual for true, and what a skipped step owes would be lost.
+TEST(BspTest, WhoAsksForASkippedRoundLongAfterItHearsThatItWasSkipped) {
+  CoreHarness s;
+  s.Start(OnePartition(std::string(kOneMayMiss) + " on_nonfinite: NONFINITE_SKIP"));
+  s.Send({.rank = 0, .values = {5, 5, 5, 5}});
+  s.Send({.rank = 1, .flags = transport::kFlagNonfinite});
+  ASSERT_EQ(s.observed.rounds.size(), 1u);
+  EXPECT_TRUE(s.TakeOne(0).header.has(transport::kFlagSkipped));
+  for (uint64_t round = 1; round < 4; ++round) {
+    s.Send({.rank = 1, .round = round, .values = {1, 1, 1, 1}});
+    s.Send({.rank = 2, .round = round, .values = {1, 1, 1, 1}});
+  }
+  ASSERT_EQ(s.observed.rounds.size(), 4u);
+  s.Take(0);
+  s.Take(1);
+  s.Take(2);
+  s.Send({.rank = 0, .values = {5, 5, 5, 5}});   // its answer was lost
+  const SentFrame answer = s.TakeOne(0);
+  EXPECT_TRUE(answer.header.has(transport::kFlagSkipped));
+  EXPECT_FALSE(answer.header.has(transport::kFlagRejected));
+  s.Send({.rank = 1, .round = 0, .values = {1, 1, 1, 1}});   // whose last one was applied
+  EXPECT_FALSE(s.TakeOne(1).header.has(transport::kFlagSkipped));
+}
+
 TEST(BspTest, WhoIsLateGetsTheReplicaWholeAndNoChange) {
   CoreHarness s;
   s.Start(OnePartition(absl::StrCat(kOneMayMiss, " reply: REPLY_CHANGE reply_codec: 'fp16' codec_min_elements: 1")));

@@ -135,6 +135,7 @@ class Partition {
     transport::SlotId slot = 0;
     uint64_t round = 0;            // that link, slot and attempt are for
     uint64_t contributed = 0;      // 1 + the last round that this rank contributed to
+    uint16_t verdict = 0;          // flags of that round's verdict: BSP
     uint64_t reply_key = 0;        // of a reply that may still be under way
     uint64_t value_key = 0;        // of a VALUE
     transport::SlotId value_slot = 0;
