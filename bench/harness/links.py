@@ -4,6 +4,9 @@ Two workers and two servers, each in a network namespace of its own, on links th
 directions). A step is a push-pull of the whole model. The bound is the bytes that the busiest direction of the busiest
 interface carries in a step, divided by the goodput that iperf3 reaches on such a link. Second, the same with a backward pass
 that brings the gradients one by one, last layer first, and a forward pass that takes the first layer first.
+
+With --codecs: steps in each of them instead, beside "none" in the same run; "auto" is given time to choose first. Parameters
+come back as changes in --reply-codec in every row, so that pushes are what differs.
 """
 
 import argparse
@@ -57,6 +60,41 @@ def measure(network, cluster, name, options, flags):
             "bytes": moved[busiest]}
 
 
+def measure_codec(cluster, name, codec, options):
+    """A step's seconds, and what was pushed for a step."""
+    flags = ["--job.replicas=0", "--job.optimizer.kind=sgd", "--job.optimizer.rate=1e-6", "--job.reply=change",
+             "--job.reply_codec=" + options.reply_codec, "--job.codec=" + codec, "--data.transport=tcp",
+             "--tensors=%d" % options.layers, "--elements=%d" % (options.mib * MIB // 4 // options.layers)]
+    workers = cluster.workers(name, 2, flags, flags_of=lambda index: ["--node.listen=" + NODES["w%d" % index]])
+    step_together(workers, 1)
+    settle = []
+    if codec == "auto":
+        while sum(settle) < options.settle:
+            settle += step_together(workers, 4)
+    before = [worker.ask("stats") for worker in workers]
+    seconds = step_together(workers, options.steps)
+    after = [worker.ask("stats") for worker in workers]
+    cluster.release(workers)
+    pushed = max(float(b.split()[0]) - float(a.split()[0]) for a, b in zip(before, after)) / options.steps
+    return {"seconds": seconds, "median_seconds": median(seconds), "settle_seconds": settle, "pushed_bytes": pushed}
+
+
+def compare_codecs(network, goodput, cluster, options):
+    runs = {}
+    for index, codec in enumerate(["none"] + [c for c in options.codecs.split(",") if c != "none"]):
+        runs[codec] = measure_codec(cluster, "codec%d" % index, codec, options)
+    plain = runs["none"]["median_seconds"]
+    rows = [[codec, "%.3f" % one["median_seconds"], "%.2f" % (one["median_seconds"] / plain),
+             "%.2f" % (one["pushed_bytes"] / MIB)] for codec, one in runs.items()]
+    print("%d MiB model in %d tensors, links of %s (iperf3: %.1f MB/s), replies: changes in %s" %
+          (options.mib, options.layers, options.rate, goodput / 1e6, options.reply_codec))
+    print(table(["push codec", "step s", "of none", "MiB pushed a worker"], rows))
+    path = os.path.join(options.out, "links-codecs.json")
+    write_json(path, {"model_bytes": options.mib * MIB, "rate": options.rate, "reply_codec": options.reply_codec,
+                      "iperf3_bytes_per_second": goodput, "runs": runs})
+    print("written to " + path)
+
+
 def main():
     parser = argparse.ArgumentParser(prog="bench/links", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -71,6 +109,9 @@ def main():
                         help="congestion control, pinned for all; one that any namespace may choose (%(default)s)")
     parser.add_argument("--compute", type=float, default=0.4,
                         help="forward and backward pass together, as part of the bound's time (%(default)s)")
+    parser.add_argument("--codecs", default="", help="compare these, e.g. int8,topk:0.01,auto, instead of the two rows")
+    parser.add_argument("--reply-codec", default="topk:0.01", help="with --codecs: of the parameters' changes (%(default)s)")
+    parser.add_argument("--settle", type=float, default=25, help="with --codecs: seconds of steps for auto (%(default)s)")
     options = parser.parse_args()
     need("iperf3", "iperf3")
     for program in ("ip", "tc"):
@@ -89,6 +130,9 @@ def main():
         cluster = Cluster(options.binaries, folder, "links", servers=2, prefix=prefix)
         try:
             cluster.start(["--node.listen=" + SWITCH], lambda index: ["--node.listen=" + NODES["s%d" % index]])
+            if options.codecs:
+                compare_codecs(network, goodput, cluster, options)
+                return
             runs["all at once"] = measure(network, cluster, "bare", options, ["--job.replicas=0"])
             compute = options.compute * runs["all at once"]["bytes"] / goodput * 1e3
             runs["behind passes"] = measure(network, cluster, "passes", options, [
