@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -13,18 +14,40 @@
 
 namespace sluice::compression {
 
-// Checks the codec part of a job's configuration: both names are known, a biased codec (topk, onebit) is not used for
-// pushes without error feedback unless allow_biased asks for it, and replies are not in a codec that draws random numbers:
-// what a reply loses goes into the next one, which has no bound if the error may exceed the value.
+inline constexpr std::string_view kAutoCodec = "auto";   // the scheduler chooses, by plan (docs/policy.md)
+
+// Checks the codec part of a job's configuration: all names are known, a biased codec (topk, onebit) is not used for pushes
+// without error feedback unless allow_biased asks for it, momentum is not kept on both sides, warm-up has a ratio to warm up,
+// and replies are not in a codec that draws random numbers: what a reply loses goes into the next one, which has no bound if
+// the error may exceed the value.
 absl::Status CheckCodecConfig(const proto::JobConfig& config);
 
-// Codec name for pushes of this tensor. Biases, norms and tensors below codec_min_elements (0 = 1024) travel as "none".
-absl::StatusOr<std::string> CodecFor(const proto::JobConfig& config, const proto::TensorSpec& tensor);
+struct TensorPolicy {
+  std::string codec;   // may be kAutoCodec
+  std::string why;     // for people, where it is not job.codec: the rule, or what exempts the tensor; else empty
+};
+
+// For pushes of this tensor: the first of job.codec_rules that it matches; else none for biases, norms and tensors below
+// codec_min_elements (0 = 1024); else job.codec.
+absl::StatusOr<TensorPolicy> PolicyFor(const proto::JobConfig& config, const proto::TensorSpec& tensor);
+absl::StatusOr<std::string> CodecFor(const proto::JobConfig& config, const proto::TensorSpec& tensor);   // its codec
+
+// What people should know of a configuration that is allowed: a biased codec without error feedback.
+std::vector<std::string> CodecWarnings(const proto::JobConfig& config);
+
+// Whether job.codec or a rule is kAutoCodec.
+bool UsesAuto(const proto::JobConfig& config);
+
+// The codecs that auto may choose from, mildest first.
+absl::StatusOr<std::vector<std::string>> AutoCodecs(const proto::JobConfig& config);
+
+// The product of the shape, held to 2^62 so that none overflows.
+uint64_t ElementsOf(const proto::TensorSpec& tensor);
 
 // Codec name for replies with REPLY_CHANGE: reply_codec ("" = fp16), with the same exemptions.
 absl::StatusOr<std::string> ReplyCodecFor(const proto::JobConfig& config, const proto::TensorSpec& tensor);
 
-// Whether a worker keeps a residual for pushes in this codec: it loses something that error feedback brings back, and
+// Whether a worker keeps a residual for pushes in this codec, which may be kAutoCodec: it loses something that error feedback brings back, and
 // error feedback is on. (A server with REPLY_CHANGE needs none beyond its x - y.)
 absl::StatusOr<bool> NeedsResidual(const proto::JobConfig& config, std::string_view codec);
 

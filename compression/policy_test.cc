@@ -96,6 +96,81 @@ TEST(Policy, RowsTakeCodecsThatSendEveryRow) {
     EXPECT_EQ(MakeRowCodec(name).status().code(), absl::StatusCode::kInvalidArgument) << name;
 }
 
+TEST(Policy, RulesComeBeforeExemptionsAndTheJobsCodec) {
+  proto::JobConfig config = Job("topk:0.01");
+  config.set_codec_rules("*.bias=fp16; embed*=lossless_typo");
+  EXPECT_NE(CheckCodecConfig(config).message().find("codec_rules rule 2: no codec"), std::string::npos)
+      << CheckCodecConfig(config);
+  config.set_codec_rules("*.bias=fp16; embed*=int8; head=auto");
+  proto::TensorSpec tensor = Tensor({4096}, proto::TENSOR_BIAS);
+  tensor.set_name("a.bias");
+  EXPECT_EQ(PolicyFor(config, tensor)->codec, "fp16");
+  EXPECT_EQ(PolicyFor(config, tensor)->why, "rule *.bias=fp16");
+  tensor.set_name("other");
+  EXPECT_EQ(PolicyFor(config, tensor)->codec, "none");
+  EXPECT_EQ(PolicyFor(config, tensor)->why, "a bias");
+  tensor = Tensor({8, 8});
+  tensor.set_name("embed0");
+  EXPECT_EQ(PolicyFor(config, tensor)->codec, "int8");
+  tensor.set_name("head");
+  EXPECT_EQ(PolicyFor(config, tensor)->codec, "auto");
+  tensor.set_name("x");
+  EXPECT_EQ(PolicyFor(config, tensor)->why, "64 elements, job.codec_min_elements is 1024");
+  EXPECT_EQ(PolicyFor(config, Tensor({64, 64}))->codec, "topk:0.01");
+  EXPECT_EQ(PolicyFor(config, Tensor({64, 64}))->why, "");
+}
+
+TEST(Policy, ARuleNeedsErrorFeedbackAsTheJobsCodecDoes) {
+  proto::JobConfig config = Job("int8");
+  config.set_codec_rules("a=onebit");
+  config.set_no_error_feedback(true);
+  EXPECT_NE(CheckCodecConfig(config).message().find("rule 1 onebit is biased"), std::string::npos) << CheckCodecConfig(config);
+  EXPECT_TRUE(CodecWarnings(Job("topk:0.01")).empty());
+  config.set_allow_biased(true);
+  EXPECT_TRUE(CheckCodecConfig(config).ok());
+  EXPECT_EQ(CodecWarnings(config).size(), 1u);
+}
+
+TEST(Policy, MomentumIsKeptOnOneSideOnly) {
+  proto::JobConfig config = Job("topk:0.01");
+  config.set_momentum_correction(0.9);
+  EXPECT_TRUE(CheckCodecConfig(config).ok());
+  for (const char* kind : {"momentum", "nesterov", "adam"}) {
+    config.mutable_optimizer()->set_kind(kind);
+    EXPECT_NE(CheckCodecConfig(config).message().find("count twice"), std::string::npos) << kind;
+  }
+  config.mutable_optimizer()->set_kind("sgd");
+  EXPECT_TRUE(CheckCodecConfig(config).ok());
+  config.set_momentum_correction(1);
+  EXPECT_FALSE(CheckCodecConfig(config).ok());
+}
+
+TEST(Policy, WarmUpNeedsARatio) {
+  proto::JobConfig config = Job("int8");
+  config.set_codec_warmup_rounds(100);
+  EXPECT_NE(CheckCodecConfig(config).message().find("has a ratio"), std::string::npos);
+  config.set_codec_rules("a=randk:0.01");
+  EXPECT_TRUE(CheckCodecConfig(config).ok());
+  config = Job("topk:0.01");
+  config.set_codec_warmup_rounds(100);
+  EXPECT_TRUE(CheckCodecConfig(config).ok());
+}
+
+TEST(Policy, AutoChoosesAmongCodecsThatTakeOverAResidual) {
+  proto::JobConfig config = Job("auto");
+  EXPECT_TRUE(CheckCodecConfig(config).ok());
+  EXPECT_EQ(AutoCodecs(config)->front(), "none");
+  EXPECT_TRUE(*NeedsResidual(config, "auto"));
+  config.set_auto_codecs("none, int8, terngrad");
+  EXPECT_NE(CheckCodecConfig(config).message().find("keeps no residual"), std::string::npos);
+  config.set_auto_codecs("int8,none");
+  EXPECT_NE(CheckCodecConfig(config).message().find("the first is the mildest"), std::string::npos);
+  config.set_auto_codecs("none,int8");
+  EXPECT_TRUE(CheckCodecConfig(config).ok());
+  config.set_no_error_feedback(true);
+  EXPECT_FALSE(CheckCodecConfig(config).ok());
+}
+
 TEST(Policy, UnknownNamesSayWhichFieldAndWhatIsNear) {
   EXPECT_NE(CheckCodecConfig(Job("int9")).message().find("job.codec: no codec \"int9\"; the nearest is \"int8\""),
             std::string::npos);

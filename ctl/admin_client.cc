@@ -30,6 +30,9 @@ class Client final : public AdminClient {
   absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) override {
     return Call<proto::WorkerList>(&proto::Admin::Stub::ListWorkers, Job(job));
   }
+  absl::StatusOr<proto::TensorList> ListTensors(const std::string& job) override {
+    return Call<proto::TensorList>(&proto::Admin::Stub::ListTensors, Job(job));
+  }
   absl::StatusOr<proto::TableList> ListTables(const std::string& job) override {
     return Call<proto::TableList>(&proto::Admin::Stub::ListTables, Job(job));
   }

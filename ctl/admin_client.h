@@ -21,6 +21,7 @@ class AdminClient {
   virtual absl::StatusOr<proto::Cluster> GetCluster() = 0;
   virtual absl::StatusOr<proto::ShardList> ListShards(const std::string& job) = 0;
   virtual absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) = 0;
+  virtual absl::StatusOr<proto::TensorList> ListTensors(const std::string& job) = 0;
   virtual absl::StatusOr<proto::TableList> ListTables(const std::string& job) = 0;
   virtual absl::StatusOr<proto::Plan> GetPlan(const std::string& job) = 0;
   virtual absl::StatusOr<proto::EffectiveConfig> GetConfig(const std::string& job) = 0;

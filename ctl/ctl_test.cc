@@ -289,6 +289,37 @@ TEST(Render, PlanShardsWorkersEventsConfig) {
   EXPECT_THAT(Render(config), HasSubstr("node.port"));
 }
 
+TEST(Render, Tensors) {
+  proto::TensorList list;
+  list.set_job("j");
+  EXPECT_EQ(Render(list), "job j has no tensors: none of its workers has registered one\n");
+  auto* tensor = list.add_tensors();
+  tensor->set_name("fc1\n");
+  tensor->add_shape(784);
+  tensor->add_shape(128);
+  tensor->set_partitions(1);
+  tensor->set_codec("topk:0.01");
+  tensor->mutable_measured()->set_codec("topk:0.25");
+  tensor->mutable_measured()->set_round(51);
+  tensor->mutable_measured()->set_raw_bytes(1000);
+  tensor->mutable_measured()->set_wire_bytes(25);
+  tensor->mutable_measured()->set_relative_error(0.875);
+  tensor->mutable_measured()->set_residual_ratio(12.5);
+  tensor->set_rank(3);
+  tensor = list.add_tensors();
+  tensor->set_name("fc1.bias");
+  tensor->add_shape(128);
+  tensor->set_codec("none");
+  tensor->set_note("a bias");
+  const std::string text = Render(list);
+  EXPECT_THAT(text, HasSubstr("784x128"));
+  EXPECT_THAT(text, HasSubstr("2.50 %"));
+  EXPECT_THAT(text, HasSubstr("0.875"));
+  EXPECT_THAT(text, HasSubstr("measured in topk:0.25"));
+  EXPECT_THAT(text, HasSubstr("a bias"));
+  EXPECT_THAT(text, Not(HasSubstr("fc1\n")));
+}
+
 TEST(Render, Tables) {
   proto::TableList list;
   list.set_job("clicks");

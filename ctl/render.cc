@@ -151,6 +151,26 @@ std::string Render(const proto::TableList& tables) {
   return absl::StrCat("job ", Clean(tables.job()), "\n", table.Text(), notes);
 }
 
+std::string Render(const proto::TensorList& tensors) {
+  if (tensors.tensors().empty())
+    return absl::StrCat("job ", Clean(tensors.job()), " has no tensors: none of its workers has registered one\n");
+  Table table({"TENSOR", "SHAPE", ">PARTITIONS", "CODEC", ">MEASURED IN ROUND", ">OF FP32", ">ERROR", ">RESIDUAL", ">RANK", "NOTE"});
+  for (const proto::TensorStatus& t : tensors.tensors()) {
+    const proto::TensorCodecState& m = t.measured();
+    const bool known = t.has_measured() && m.raw_bytes() > 0;
+    const std::string none = "-";
+    table.Add({t.name(), absl::StrJoin(t.shape(), "x"), absl::StrCat(t.partitions()), t.codec(),
+               known ? absl::StrCat(m.round()) : none,
+               known ? absl::StrFormat("%.2f %%", 100.0 * static_cast<double>(m.wire_bytes()) / static_cast<double>(m.raw_bytes()))
+                     : none,
+               known ? absl::StrFormat("%.3g", m.relative_error()) : none,
+               known ? absl::StrFormat("%.3g", m.residual_ratio()) : none, known ? absl::StrCat(t.rank()) : none,
+               known && m.codec() != t.codec() ? absl::StrCat("measured in ", m.codec(), t.note().empty() ? "" : "; ", t.note())
+                                               : t.note()});
+  }
+  return absl::StrCat("job ", Clean(tensors.job()), "\n", table.Text());
+}
+
 std::string Render(const proto::Plan& plan) {
   std::string text =
       absl::StrCat("job ", plan.job(), " \"", Clean(plan.config().name()), "\", plan version ", plan.version(), ", ",

@@ -13,6 +13,7 @@ std::string Render(const proto::Cluster& cluster);
 std::string Render(const proto::ShardList& shards, bool all = false);   // without those that are empty unless `all`
 std::string Render(const proto::WorkerList& workers);
 std::string Render(const proto::TableList& tables);
+std::string Render(const proto::TensorList& tensors);
 std::string Render(const proto::Plan& plan);
 std::string Render(const proto::EffectiveConfig& config);
 std::string Render(const proto::MoveList& moves);

@@ -144,7 +144,10 @@ void CoreImpl::OnTick() {
   last_tick_ = now;
   for (auto& [number, job] : jobs_) SettleLeaves(job);  // first: who has said that it leaves is not lost
   CheckLeases();
-  for (auto& [number, job] : jobs_) WatchBottleneck(job);
+  for (auto& [number, job] : jobs_) {
+    WatchBottleneck(job);
+    if (job.plan().state() == proto::JOB_RUNNING) ChooseCodecs(job);
+  }
   unsettled_ = true;
   Settle();
   for (auto& [number, job] : jobs_)

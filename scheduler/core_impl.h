@@ -34,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "scheduler/balance.h"
+#include "scheduler/codec_choice.h"
 #include "scheduler/core.h"
 #include "scheduler/event_log.h"
 #include "scheduler/loads.h"
@@ -105,6 +106,11 @@ struct PendingLeave {
   proto::Leave message;
 };
 
+struct TensorCodec {
+  uint32_t rank = 0;
+  proto::TensorCodecState state;
+};
+
 struct JobState {
   proto::JobRecord record;
   std::vector<Live> workers;                                          // by rank
@@ -115,6 +121,10 @@ struct JobState {
   std::map<std::string, uint32_t> tensor_ids;                         // by name, of record.plan
   std::map<std::string, std::map<uint32_t, proto::TableState>> tables;   // by server id, tensor: as it said last
   std::map<std::pair<uint32_t, uint32_t>, CopyProgress> progress;     // by shard, server of the copy
+  std::map<uint32_t, TensorCodec> codecs;                             // by tensor: codecs.cc
+  std::optional<CodecChooser> chooser;                                // of a running job that has tensors in "auto"
+  bool chooser_unwanted = false;
+  int chooser_tensors = 0;                                            // of the plan's, those that it has seen
   BottleneckWatch watch;
   TimeNs watched = 0;                                                 // when it looked last
   bool plan_unsent = false;                                           // FORMING: sent by the tick
@@ -170,6 +180,7 @@ class CoreImpl final : public SchedulerCore {
   absl::StatusOr<proto::ShardList> ListShards(const std::string& job) const override;
   absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) const override;
   absl::StatusOr<proto::TableList> ListTables(const std::string& job) const override;
+  absl::StatusOr<proto::TensorList> ListTensors(const std::string& job) const override;
   absl::StatusOr<proto::Plan> GetPlan(const std::string& job) const override;
   absl::StatusOr<proto::Plan> GetPlanByNumber(uint32_t job) const override;
   absl::StatusOr<proto::JobConfig> GetJobConfig(const std::string& job) const override;
@@ -290,6 +301,10 @@ class CoreImpl final : public SchedulerCore {
   bool ServersHave(const JobState& job, uint64_t version) const;
   void AnswerTensors(JobState& job);
   void ReleaseBarriers(JobState& job);
+
+  // codecs.cc
+  void TakeCodecs(JobState& job, uint32_t rank, const proto::Heartbeat& heartbeat);
+  void ChooseCodecs(JobState& job);
 
   // tables.cc
   void TakeTables(const std::string& server, const proto::Heartbeat& heartbeat);

@@ -252,6 +252,11 @@ class AdminService final : public proto::Admin::CallbackService {
     return Answer(context, host_, response,
                   [job = request->job()](SchedulerCore& core) { return core.ListWorkers(job); });
   }
+  grpc::ServerUnaryReactor* ListTensors(grpc::CallbackServerContext* context, const proto::JobRequest* request,
+                                        proto::TensorList* response) override {
+    return Answer(context, host_, response,
+                  [job = request->job()](SchedulerCore& core) { return core.ListTensors(job); });
+  }
   grpc::ServerUnaryReactor* ListTables(grpc::CallbackServerContext* context, const proto::JobRequest* request,
                                        proto::TableList* response) override {
     return Answer(context, host_, response,

@@ -139,12 +139,18 @@ absl::Status Admission::Make(const proto::TensorInfo& info, Request& request) {
   tensor->id = info.tensor();
   tensor->spec = info.spec();
   const bool table = info.spec().has_table();   // its payloads are made elsewhere (worker/rows.h)
-  std::string codec = "none";
+  bool residual = false;
   if (!table) {
-    SLUICE_ASSIGN_OR_RETURN(codec, compression::CodecFor(plan_.config(), info.spec()));
+    const proto::JobConfig& job = plan_.config();
+    SLUICE_ASSIGN_OR_RETURN(const std::string codec, compression::CodecFor(job, info.spec()));
+    SLUICE_ASSIGN_OR_RETURN(residual, compression::NeedsResidual(job, codec));
+    SLUICE_ASSIGN_OR_RETURN(compression::CodecSchedule codecs,
+                            compression::CodecSchedule::Make(codec, {.columns = compression::ColumnsOf(info.spec()),
+                                                                     .warmup_rounds = job.codec_warmup_rounds(),
+                                                                     .momentum = job.momentum_correction()}));
+    tensor->codecs = std::make_unique<compression::CodecSchedule>(std::move(codecs));
+    SLUICE_RETURN_IF_ERROR(tensor->TakeChoices(plan_));
   }
-  SLUICE_ASSIGN_OR_RETURN(tensor->codec, compression::MakeCodec(codec, compression::ColumnsOf(info.spec())));
-  SLUICE_ASSIGN_OR_RETURN(const bool residual, compression::NeedsResidual(plan_.config(), codec));
   if (!table && plan_.config().reply() == proto::REPLY_CHANGE) {
     SLUICE_ASSIGN_OR_RETURN(const std::string reply, compression::ReplyCodecFor(plan_.config(), info.spec()));
     if (reply != "none") {
@@ -164,9 +170,10 @@ absl::Status Admission::Make(const proto::TensorInfo& info, Request& request) {
     shape.index = info.first_partition() + static_cast<uint32_t>(i);
     shape.offset = tensor->elements;
     shape.elements = info.partition_elements(i);
+    shape.siblings = static_cast<size_t>(info.partition_elements_size());
     tensor->elements += shape.elements;
     tensor->partitions.push_back(
-        std::make_unique<Partition>(shape, tensor->codec.get(), residual, tensor->reply_codec.get(), env_.partitions));
+        std::make_unique<Partition>(shape, tensor->codecs.get(), residual, tensor->reply_codec.get(), env_.partitions));
     const proto::ShardInfo& shard = plan_.shards(static_cast<int>(info.partition_shard(i)));
     tensor->partitions.back()->SetOwner({shard.server(), shard.lane()}, shard.term());
     queue_.emplace_back(tensor->partitions.back().get(), request.number);

@@ -285,6 +285,10 @@ Result<std::optional<std::vector<std::byte>>> Client::RestoreSnapshot() {
   return std::optional<std::vector<std::byte>>(std::move((*content)->user));
 }
 
+void Client::ReportLoss(double loss) {
+  impl_->runtime->Post([runtime = impl_->runtime.get(), loss] { runtime->core().ReportLoss(loss); });
+}
+
 ClientStats Client::stats() const {
   const worker::WorkerStats stats = impl_->runtime->Call([&] { return impl_->runtime->core().stats(); });
   ClientStats out;

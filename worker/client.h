@@ -257,6 +257,9 @@ class Client {
   // Where this worker's snapshots lie, for messages: PATH.0 and PATH.1. "" without data.snapshot_dir.
   std::string snapshot_path() const;
 
+  // The loss of this worker's step. Only job.codec=auto needs it: it falls back to milder codecs when the loss departs.
+  void ReportLoss(double loss);
+
   ClientStats stats() const;
   // Leaves in order, when every operation is done. After an error that ended this client (every operation returns it)
   // the worker leaves as failed instead, as Abort does, and Finish returns that error.

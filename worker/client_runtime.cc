@@ -10,6 +10,8 @@
 #include "base/writable.h"
 #include "compression/policy.h"
 #include "transport/auto/auto_endpoint.h"
+#include "worker/codec_speed.h"
+#include "worker/codec_stats.h"
 
 namespace sluice::worker {
 namespace {
@@ -91,6 +93,7 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(const proto::Config& con
     const WorkerCore& core = runtime->core();
     runtime->log_.Info("job ", config.job().name(), " runs: this is rank ", core.rank(), " of ", core.world_size(),
                        ", with ", core.servers(), " servers");
+    for (const std::string& warning : compression::CodecWarnings(runtime->config_.job())) runtime->log_.Warn(warning);
     return true;
   });
   return runtime;
@@ -115,6 +118,10 @@ absl::Status Runtime::Init(int rank, const ControlStream::Factory& make_stream) 
   options.id = HostAndPid();
   options.incarnation = Incarnation();
   options.observer = tracing_.get();
+  if (compression::UsesAuto(config_.job())) {
+    SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> codecs, compression::AutoCodecs(config_.job()));
+    options.codec_speeds = MeasureCodecSpeeds(codecs);
+  }
   options.report = [this](const std::string& text) { log_.Warn(text); };
   control::MemberCore::Output output;
   output.send = [this](const proto::MemberMessage& message) { stream_->Send(message); };
@@ -150,6 +157,12 @@ void Runtime::Tick() {
   if (endpoint_ == nullptr) return;
   core_->OnTick();
   published_.Set(core_->stats());
+  if (const CodecStats& codecs = core_->codec_stats(); codecs.version() != published_codecs_version_) {
+    published_codecs_version_ = codecs.version();
+    std::vector<TensorCodec> tensors;
+    for (const auto& [tensor, state] : codecs.latest()) tensors.push_back({core_->TensorName(tensor), state});
+    published_codecs_.Set(std::move(tensors));
+  }
   loop_->After(kTick, [this] { Tick(); });
 }
 
@@ -185,6 +198,19 @@ absl::Status Runtime::StartMetrics() {
     counter("sluice_worker_reconnects_total", "Connections that were made again", "connections", stats.reconnects);
     counter("sluice_worker_refused_nonfinite_total", "Operations refused for NaN or infinity", "operations",
             stats.refused_nonfinite);
+    for (const TensorCodec& tensor : published_codecs_.Get()) {
+      const MetricLabels labels = {{"tensor", tensor.name}, {"codec", tensor.state.codec()}};
+      const auto gauge = [&](const char* name, const char* help, double value) {
+        out->Gauge({name, help, "ratio"}, value, labels);
+      };
+      gauge("sluice_worker_tensor_compression_ratio", "Payload over fp32 bytes, in the last round that was measured",
+            tensor.state.raw_bytes() == 0 ? 1 : static_cast<double>(tensor.state.wire_bytes()) /
+                                                    static_cast<double>(tensor.state.raw_bytes()));
+      gauge("sluice_worker_tensor_relative_error", "Norm of what the codec lost over norm of what it was given",
+            tensor.state.relative_error());
+      gauge("sluice_worker_tensor_residual_ratio", "Norm of the residual over norm of the gradient",
+            tensor.state.residual_ratio());
+    }
     out->Gauge({"sluice_worker_round", "Largest round that was finished", "rounds"},
                static_cast<double>(stats.max_round));
   });

@@ -92,7 +92,13 @@ class Runtime {
   std::unique_ptr<Tracer> tracer_;  // node.trace; null = off
   std::unique_ptr<Tracing> tracing_;
   MetricsRegistry registry_;
+  struct TensorCodec {
+    std::string name;
+    proto::TensorCodecState state;
+  };
   Published<WorkerStats> published_;
+  Published<std::vector<TensorCodec>> published_codecs_;
+  uint64_t published_codecs_version_ = 0;
   std::unique_ptr<MetricsHttp> metrics_http_;
   std::unique_ptr<transport::Loop> loop_;
   std::unique_ptr<WorkerCore> core_;  // outlives the endpoint, whose handler it is

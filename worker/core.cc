@@ -1,5 +1,6 @@
 #include "worker/core.h"
 
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,7 @@ namespace sluice::worker {
 namespace {
 
 constexpr uint32_t kReportsPerWindow = 20;  // a second
+constexpr size_t kCodecStatesAHeartbeat = 256;
 
 TimeNs Millis(uint32_t ms, uint32_t fallback) { return (ms == 0 ? fallback : ms) * kMillisecond; }
 
@@ -148,6 +150,9 @@ void CoreImpl::OnPlan(const proto::Plan& plan) {
   const proto::OptimizerConfig& optimizer = plan.config().optimizer();
   env_.optimizer = !optimizer.kind().empty() && optimizer.kind() != "none";
   ops_.set_skip_nonfinite(plan.config().on_nonfinite() == proto::NONFINITE_SKIP);
+  ops_.set_clip_norm(plan.config().local_clip_norm());
+  env_.codec_stats.set_every(plan.config().codec_stats_rounds());
+  TakeCodecChoices(plan);
   transport::Hello self;
   self.role = transport::PeerRole::kWorker;
   self.job = plan.job();
@@ -160,6 +165,14 @@ void CoreImpl::OnPlan(const proto::Plan& plan) {
   UpdateOwners(plan);
   if (plan.state() == proto::JOB_RUNNING) Ready(absl::OkStatus());
   admission_.OnPlan(plan);
+}
+
+void CoreImpl::TakeCodecChoices(const proto::Plan& plan) {
+  for (const auto& [id, tensor] : ops_.tensors()) {
+    if (absl::Status status = tensor->TakeChoices(plan); !status.ok()) {
+      Report(absl::StrCat("tensor ", tensor->spec.name(), " keeps its codec: ", status.message()));
+    }
+  }
 }
 
 // A new owner or term: pushes and pulls that run go there.
@@ -201,9 +214,26 @@ void CoreImpl::OnShutdown(const std::string& why) {
 void CoreImpl::FillHeartbeat(proto::Heartbeat* heartbeat) {
   heartbeat->set_plan_version(plan_.version());
   heartbeat->set_round(stats_.max_round);
+  heartbeat->set_round_at_us(static_cast<uint64_t>(stats_.max_round_at / kMicrosecond));
   heartbeat->set_wire_bytes_in(links_.bytes_in());
   heartbeat->set_wire_bytes_out(links_.bytes_out());
   heartbeat->set_waiting_for(Waiting());
+  for (proto::TensorCodecState& state : env_.codec_stats.TakeFresh(kCodecStatesAHeartbeat)) {
+    *heartbeat->add_codecs() = std::move(state);
+  }
+  for (const proto::CodecSpeed& speed : options_.codec_speeds) *heartbeat->add_codec_speeds() = speed;
+  heartbeat->set_plain_bytes(env_.plain_traffic.bytes());
+  heartbeat->set_plain_busy_us(static_cast<uint64_t>(env_.plain_traffic.busy(clock_->Now()) / kMicrosecond));
+  if (loss_.has_value()) heartbeat->set_loss(*loss_);
+}
+
+void CoreImpl::ReportLoss(double loss) {
+  constexpr double kNew = 0.1;   // weight of the newest step
+  if (!std::isfinite(loss) || !loss_.has_value() || !std::isfinite(*loss_)) {
+    loss_ = loss;
+  } else {
+    *loss_ += kNew * (loss - *loss_);
+  }
 }
 
 void CoreImpl::RegisterTensors(std::vector<proto::TensorSpec> specs,

@@ -23,6 +23,7 @@ namespace sluice::worker {
 
 enum class OpKind { kPush, kPull, kPushPull, kBroadcast, kPushRows };
 
+class CodecStats;        // worker/codec_stats.h
 struct RowPush;          // worker/rows.h
 struct TableShape;
 struct RowPullRequest;   // worker/row_pulls.h
@@ -57,6 +58,7 @@ struct WorkerStats {
   uint64_t raw_bytes = 0;         // fp32 bytes that the pushes stand for
   uint64_t ops = 0, replays = 0, reconnects = 0, refused_nonfinite = 0;
   uint64_t max_round = 0;
+  TimeNs max_round_at = 0;        // when it was finished
 };
 
 // Events of the way of each partition, for traces and for the simulator's history. Spans are valid during the call.
@@ -87,6 +89,7 @@ struct WorkerCoreOptions {
   std::string id;                 // host and pid
   uint32_t incarnation = 0;       // rises from life to life (start time)
   WorkerObserver* observer = nullptr;
+  std::vector<proto::CodecSpeed> codec_speeds;   // as measured on this machine, for job.codec = auto
   // Called on problems that a person should see (a wait that is long, a peer that went); rate-limited by the core.
   std::function<void(const std::string&)> report;
 };
@@ -144,6 +147,10 @@ class WorkerCore : public transport::Handler, public control::MemberCore::Listen
   virtual absl::Status Restore(ConstBytes snapshot) = 0;
 
   virtual WorkerStats stats() const = 0;
+  virtual const CodecStats& codec_stats() const = 0;
+  virtual std::string TensorName(uint32_t tensor) const = 0;   // for people
+  // The trainer's loss of a step, for whoever chooses codecs. NaN and infinity count: something departs.
+  virtual void ReportLoss(double loss) = 0;
   virtual std::string Waiting() const = 0;        // the longest wait: who, where, how long, what to check; or ""
 };
 

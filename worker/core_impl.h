@@ -55,6 +55,9 @@ class CoreImpl final : public WorkerCore {
   absl::StatusOr<std::vector<std::byte>> Snapshot() const override;
   absl::Status Restore(ConstBytes snapshot) override;
   WorkerStats stats() const override;
+  const CodecStats& codec_stats() const override { return env_.codec_stats; }
+  void ReportLoss(double loss) override;
+  std::string TensorName(uint32_t tensor) const override;
   std::string Waiting() const override;
 
   // transport::Handler
@@ -90,9 +93,9 @@ class CoreImpl final : public WorkerCore {
   }
   Partition* FindPartition(const transport::FrameHeader& header) const;
   std::string DescribePartition(const Partition& partition) const;
-  std::string TensorName(uint32_t tensor) const;
 
   void UpdateOwners(const proto::Plan& plan);
+  void TakeCodecChoices(const proto::Plan& plan);
   void Index(TensorState& tensor);
   void OnIdle(Partition* partition);
   void Ready(absl::Status status);
@@ -124,6 +127,7 @@ class CoreImpl final : public WorkerCore {
   std::function<void(absl::Status)> ready_;
   std::optional<TimeNs> started_;
   TimeNs last_scan_ = 0;
+  std::optional<double> loss_;  // smoothed
   std::map<std::string, uint64_t> barrier_counts_;
   uint64_t next_barrier_ = 1;
   std::map<uint64_t, Asked> barriers_;

@@ -1,10 +1,12 @@
 #include "worker/op.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/status_macros.h"
 
 namespace sluice::worker {
 namespace {
@@ -40,6 +42,15 @@ TableShape TensorState::table_shape() const {
   shape.codec = row_codec;
   shape.residual = row_residual;
   return shape;
+}
+
+absl::Status TensorState::TakeChoices(const proto::Plan& plan) {
+  if (codecs == nullptr || !codecs->chosen()) return absl::OkStatus();
+  for (const proto::CodecChoice& choice : plan.codec_choices()) {
+    if (choice.tensor() != id || choice.from_round() <= codecs->last_change()) continue;
+    SLUICE_RETURN_IF_ERROR(codecs->Change(choice.from_round(), choice.codec()));
+  }
+  return absl::OkStatus();
 }
 
 TensorState* OpQueue::AddTensor(std::unique_ptr<TensorState> tensor) {
@@ -167,6 +178,7 @@ size_t OpQueue::StepCheck(TensorState& tensor, Op& op) {
   const size_t bad = compression::FirstNonfinite(chunk);
   if (bad == count) {
     op.checked += count;
+    if (clip_norm_ > 0 && op.request.kind != OpKind::kBroadcast) op.squared_norm += compression::SquaredNorm(chunk);
     return count * sizeof(float);
   }
   if (skip_nonfinite_ && op.request.kind != OpKind::kBroadcast) {
@@ -226,6 +238,9 @@ size_t OpQueue::StepStart(TensorState& tensor, Op& op) {
     }
     if ((push.flags & (transport::kFlagEmpty | transport::kFlagNonfinite)) == 0) {
       push.gradient = part(request.input);
+      if (clip_norm_ > 0 && request.kind != OpKind::kBroadcast && op.squared_norm > clip_norm_ * clip_norm_) {
+        push.factor = static_cast<float>(clip_norm_ / std::sqrt(op.squared_norm));
+      }
       env_.stats->raw_bytes += shape.elements * sizeof(float);
     }
     status = partition.StartPush(push, link);
@@ -258,7 +273,10 @@ void OpQueue::OnPartitionIdle(Partition* partition) {
   if (--op.unfinished == 0) {
     if (op.result.status.ok() && op.request.kind != OpKind::kPull) {
       tensor->next_round = op.result.round + 1;
-      env_.stats->max_round = std::max(env_.stats->max_round, op.result.round);
+      if (op.result.round > env_.stats->max_round) {
+        env_.stats->max_round = op.result.round;
+        env_.stats->max_round_at = env_.clock->Now();
+      }
     }
     op.result.next_rate = next_rate_;
     FinishFront(*tensor);

@@ -44,6 +44,7 @@ struct Op {
   bool running = false;
   bool nonfinite = false;     // policy skip: push without payload
   size_t checked = 0;         // elements of the input that are known to be finite
+  double squared_norm = 0;    // of these, if gradients are clipped
   size_t next_partition = 0;  // to be started
   size_t unfinished = 0;      // partitions that are not idle again
   OpResult result;
@@ -55,13 +56,17 @@ struct TensorState {
   size_t elements = 0;
   uint64_t next_round = 0;
   bool admitted = false;
-  std::unique_ptr<compression::Codec> codec, reply_codec;  // reply_codec: replies are changes; null = they are values
+  std::unique_ptr<compression::CodecSchedule> codecs;      // of pushes; null for tables
+  std::unique_ptr<compression::Codec> reply_codec;         // replies are changes in it; null = they are values
   std::shared_ptr<const compression::Codec> row_codec;     // tables: of the values that are pushed
   std::shared_ptr<RowResidual> row_residual;               // and their error feedback; null = none
   std::vector<std::unique_ptr<Partition>> partitions;
   std::deque<std::unique_ptr<Op>> ops;  // the front one runs
 
   TableShape table_shape() const;   // of a table
+  // Choices of codecs that the plan has for this tensor and the schedule has not. Which of them it was late for: the codec
+  // changes in the next round instead.
+  absl::Status TakeChoices(const proto::Plan& plan);
 
   // Rounds that the queued operations will take.
   uint64_t RoundsWaiting() const {
@@ -82,6 +87,8 @@ class OpQueue {
   explicit OpQueue(Env env) : env_(std::move(env)) {}
 
   void set_skip_nonfinite(bool skip) { skip_nonfinite_ = skip; }
+  // Gradients of tensors are clipped to this L2 norm, each tensor by itself; 0 = they are not.
+  void set_clip_norm(double norm) { clip_norm_ = norm; }
   void set_rank(uint32_t rank) { rank_ = rank; }
   void set_ranks(uint32_t ranks) { ranks_ = ranks; }
 
@@ -122,6 +129,7 @@ class OpQueue {
 
   Env env_;
   bool skip_nonfinite_ = false;
+  double clip_norm_ = 0;
   uint32_t rank_ = 0, ranks_ = 0;  // this worker's, and how many there are
   std::map<uint32_t, std::unique_ptr<TensorState>> tensors_;
   std::unordered_map<std::string, TensorState*> by_name_;

@@ -17,9 +17,9 @@ using transport::FrameHeader;
 using transport::LinkId;
 using transport::Payload;
 
-Partition::Partition(Shape shape, const compression::Codec* codec, bool keep_residual,
+Partition::Partition(Shape shape, const compression::CodecSchedule* codecs, bool keep_residual,
                      const compression::Codec* reply_codec, PartitionEnv* env)
-    : shape_(shape), codec_(codec), keep_residual_(keep_residual), reply_codec_(reply_codec), env_(env) {
+    : shape_(shape), codecs_(codecs), keep_residual_(keep_residual), reply_codec_(reply_codec), env_(env) {
   if (reply_codec_ != nullptr) replica_.assign(shape_.elements, 0.0f);
 }
 
@@ -48,11 +48,22 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
   if (push.row_count > 0) {
     payload = push.rows;
     codec = push.rows_codec;
-  } else if (!empty && (assign || codec_->lossless())) {
+  } else if (assign) {
     payload = AsBytes(push.gradient);
   } else if (!empty) {
-    SLUICE_ASSIGN_OR_RETURN(payload, Encode());
-    codec = static_cast<uint16_t>(codec_->id());
+    const compression::Codec& codec_now = codecs_->At(push.round);
+    codec = static_cast<uint16_t>(codec_now.id());
+    // What an earlier codec left in the residual goes with it.
+    if (codec_now.lossless() && residual_.empty() && push.factor == 1) {
+      payload = AsBytes(push.gradient);
+      Measure(nullptr, codec_now, payload);
+      if (payload.size() >= PlainTraffic::kLeastBytes) {
+        plain_ = true;
+        env_->plain_traffic.Begin(since_);
+      }
+    } else {
+      SLUICE_ASSIGN_OR_RETURN(payload, Encode(codec_now));
+    }
   }
   if (env_->observer != nullptr) {
     env_->observer->OnEncoded(shape_.index, push.round, codec, push.gradient, payload);
@@ -86,34 +97,60 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
   return started;
 }
 
-absl::StatusOr<ConstBytes> Partition::Encode() {
+absl::StatusOr<ConstBytes> Partition::Encode(const compression::Codec& codec) {
   const TimeNs begin = env_->clock->Now();
-  const size_t most = codec_->MaxEncodedBytes(shape_.elements);
-  if (encoded_ == nullptr) {
+  const size_t most = codec.MaxEncodedBytes(shape_.elements);
+  if (encoded_ == nullptr || encoded_room_ < most) {
+    encoded_.reset();
     SLUICE_ASSIGN_OR_RETURN(encoded_, env_->slab->Allocate(most));
+    encoded_room_ = most;
   }
   compression::EncodeInput input;
   input.gradient = push_.gradient;
+  if (push_.factor != 1) {
+    env_->scratch.resize(shape_.elements);
+    std::transform(push_.gradient.begin(), push_.gradient.end(), env_->scratch.begin(),
+                   [factor = push_.factor](float g) { return factor * g; });
+    input.gradient = env_->scratch;
+  }
   // By round and place alone, so that whoever encodes the push again writes the same bytes.
   input.random = {env_->random_seed, push_.round, shape_.tensor, shape_.offset};
   const float rate = std::bit_cast<float>(rate_bits_);
   if (keep_residual_) {
-    residual_next_.resize(shape_.elements);
+    residual_next_.resize(codec.lossless() ? 0 : shape_.elements);   // nothing is left behind by a lossless one
     input.residual = residual_;
     input.residual_out = residual_next_;
     if (env_->optimizer && !residual_.empty()) input.residual_scale = ResidualScale(residual_rate_, rate);
     residual_rate_next_ = ResidualRate(residual_rate_, rate);
   }
-  codec_state_next_.resize(codec_state_bytes());
-  input.state = codec_state_;
+  codec_state_next_.resize(codec.StateBytes(shape_.elements));
+  if (codec_state_.size() == codec_state_next_.size()) input.state = codec_state_;   // else another codec's
   input.state_out = codec_state_next_;
-  SLUICE_ASSIGN_OR_RETURN(encoded_bytes_, codec_->Encode(input, {encoded_.get(), most}));
-  residual_pending_ = keep_residual_ || !codec_state_next_.empty();
+  SLUICE_ASSIGN_OR_RETURN(encoded_bytes_, codec.Encode(input, {encoded_.get(), most}));
+  encoded_codec_ = static_cast<uint16_t>(codec.id());
+  residual_pending_ = keep_residual_ || !codec_state_.empty() || !codec_state_next_.empty();
   if (env_->observer != nullptr) {
     env_->observer->OnStage(WorkerObserver::Stage::kEncode, shape_.tensor, shape_.index, push_.round, begin,
                             env_->clock->Now());
   }
-  return ConstBytes{encoded_.get(), encoded_bytes_};
+  const ConstBytes payload{encoded_.get(), encoded_bytes_};
+  Measure(&input, codec, payload);
+  return payload;
+}
+
+// input: null where the payload is the gradient itself.
+void Partition::Measure(const compression::EncodeInput* input, const compression::Codec& codec, ConstBytes payload) {
+  if (!env_->codec_stats.Wanted(push_.round)) return;
+  compression::EncodingNorms norms;
+  if (input != nullptr) norms = compression::MeasureEncoding(*input, codec, payload);
+  env_->codec_stats.Add(shape_.tensor, shape_.siblings, push_.round, codec.name(), shape_.elements * sizeof(float),
+                        payload.size(), norms);
+}
+
+void Partition::NoteState(transport::PushState state) {
+  state_ = state;
+  if (state != transport::PushState::kReceived || !std::exchange(plain_, false)) return;
+  env_->plain_traffic.End(env_->clock->Now(), shape_.elements * sizeof(float));
 }
 
 absl::Status Partition::StartPull(const Pull& pull, LinkId link) {
@@ -349,7 +386,8 @@ void Partition::SettleResidual(uint16_t flags) {
   residual_rate_ = residual_rate_next_;
   if ((flags & transport::kFlagRejected) != 0) {
     // Our own encoding of our own size: it cannot fail.
-    (void)codec_->DecodeAdd({encoded_.get(), encoded_bytes_}, residual_);
+    residual_.resize(shape_.elements);
+    (void)compression::DecoderFor(encoded_codec_)->DecodeAdd({encoded_.get(), encoded_bytes_}, residual_);
   }
 }
 
@@ -359,6 +397,7 @@ void Partition::Drain() {
   retry_at_ = 0;
   route_waits_ = false;
   CloseSlot();
+  if (std::exchange(plain_, false)) env_->plain_traffic.End(env_->clock->Now(), shape_.elements * sizeof(float));
   if (pushed) env_->sender->Finish(shape_.index, push_.round);
   MaybeIdle();
 }
@@ -369,6 +408,7 @@ void Partition::Abandon(absl::Status why) {
   phase_ = Phase::kDraining;
   answer_.status = std::move(why);
   residual_pending_ = false;
+  if (std::exchange(plain_, false)) env_->plain_traffic.End(env_->clock->Now(), 0);
   retry_at_ = 0;
   route_waits_ = false;
   CloseSlot();
@@ -427,7 +467,6 @@ Partition::Saved Partition::Save() const {
 
 absl::Status Partition::Restore(const Saved& saved) {
   if ((!saved.residual.empty() && (!keep_residual_ || saved.residual.size() != shape_.elements)) ||
-      (!saved.codec_state.empty() && saved.codec_state.size() != codec_state_bytes()) ||
       saved.replica.size() != replica_.size()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the snapshot's partition ", shape_.index, " was kept under another codec or reply"));

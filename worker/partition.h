@@ -34,12 +34,15 @@
 #include "absl/status/status.h"
 #include "base/clock.h"
 #include "compression/codec.h"
+#include "compression/codec_schedule.h"
 #include "transport/stream/link_queue.h"
 #include "transport/stream/reassembler.h"
 #include "transport/stream/stream_sender.h"
 #include "transport/transport.h"
 #include "worker/core.h"
+#include "worker/codec_stats.h"
 #include "worker/links.h"
+#include "worker/plain_traffic.h"
 #include "worker/slab.h"
 
 namespace sluice::worker {
@@ -62,6 +65,9 @@ struct PartitionEnv {
   size_t eager_bytes = 16 << 10;
   TimeNs resend = kSecond;
   uint64_t next_request = 1;  // numbers of pulls
+  CodecStats codec_stats;
+  PlainTraffic plain_traffic;
+  std::vector<float> scratch;  // a clipped gradient, while it is encoded
 
   // Small pushes that may wait in a batch for company; only kept for an observer, which is told when they have gone.
   struct Fusing {
@@ -81,11 +87,13 @@ class Partition {
     uint32_t index = 0;  // job-wide
     size_t offset = 0;   // first element in its tensor
     size_t elements = 0;
+    size_t siblings = 1;     // partitions of the tensor, this one included
   };
   struct Push {
     uint64_t round = 0;
     uint16_t flags = 0;               // kFlagAssign, kFlagEmpty, kFlagNonfinite
     std::span<const float> gradient;  // empty with kFlagEmpty and kFlagNonfinite
+    float factor = 1;                 // of the gradient: below 1 where it is clipped
     std::span<float> output;          // empty = not wanted
     int32_t priority = 0;
     TimeNs submitted = 0;             // when the caller asked for it
@@ -107,10 +115,10 @@ class Partition {
     uint32_t contributors = 0;
   };
 
-  // codec: for gradients; keep_residual: error feedback. reply_codec: replies are changes in it, and a replica is kept;
+  // codecs: for gradients; keep_residual: error feedback. reply_codec: replies are changes in it, and a replica is kept;
   // null = they are values. Both outlive the partition.
-  Partition(Shape shape, const compression::Codec* codec, bool keep_residual, const compression::Codec* reply_codec,
-            PartitionEnv* env);
+  Partition(Shape shape, const compression::CodecSchedule* codecs, bool keep_residual,
+            const compression::Codec* reply_codec, PartitionEnv* env);
 
   const Shape& shape() const { return shape_; }
   Phase phase() const { return phase_; }
@@ -137,7 +145,7 @@ class Partition {
   // REPLY, APPLIED and VALUE about this partition. An error is the peer's fault: the link must end.
   absl::Status OnReply(const transport::FrameHeader& header, const transport::Payload& payload);
   absl::Status OnValue(const transport::FrameHeader& header, const transport::Payload& payload);
-  void NoteState(transport::PushState state) { state_ = state; }
+  void NoteState(transport::PushState state);
 
   void OnPayloadReleased();  // StreamSender::released
   void OnSlotClosed(transport::SlotId slot);
@@ -156,11 +164,11 @@ class Partition {
     ConstBytes codec_state;           // empty = none yet
   };
   Saved Save() const;
-  size_t codec_state_bytes() const { return codec_ == nullptr ? 0 : codec_->StateBytes(shape_.elements); }
   absl::Status Restore(const Saved& saved);
 
  private:
-  absl::StatusOr<ConstBytes> Encode();
+  absl::StatusOr<ConstBytes> Encode(const compression::Codec& codec);
+  void Measure(const compression::EncodeInput* input, const compression::Codec& codec, ConstBytes payload);
   absl::Status OpenSlot();
   void CloseSlot();
   void SendPull();
@@ -174,7 +182,7 @@ class Partition {
   void MaybeIdle();
 
   const Shape shape_;
-  const compression::Codec* const codec_;
+  const compression::CodecSchedule* const codecs_;
   const bool keep_residual_;
   const compression::Codec* const reply_codec_;
   PartitionEnv* const env_;
@@ -195,7 +203,9 @@ class Partition {
   Answer answer_;
 
   std::shared_ptr<std::byte> encoded_;  // payload, if a codec is in the way
-  size_t encoded_bytes_ = 0;
+  size_t encoded_room_ = 0, encoded_bytes_ = 0;
+  uint16_t encoded_codec_ = 0;
+  bool plain_ = false;                  // the push counts in plain_traffic
   bool payload_held_ = false;           // the sender may still touch the payload
   std::shared_ptr<std::byte> staging_;  // where answers land that cannot land in the caller's output
   MutableBytes target_;                 // the slot's memory

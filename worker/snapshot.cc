@@ -14,7 +14,7 @@ namespace sluice::worker {
 namespace {
 
 constexpr std::string_view kMagic = "SLUICEWS";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;   // 1: without the size of a codec's state
 constexpr uint32_t kHasResidual = 1, kHasReplica = 2, kHasRowResidual = 4, kHasCodecState = 8;
 constexpr size_t kMaxName = 4096;
 
@@ -123,13 +123,8 @@ absl::StatusOr<SavedTensor> ReadTensor(Reader& in, size_t snapshot_bytes, OpQueu
     const size_t bytes = partition->shape().elements * sizeof(float);
     if ((has & kHasResidual) != 0) out.residual = in.GetBytes(bytes);
     if ((has & kHasReplica) != 0) out.replica = in.GetBytes(bytes);
-    if ((has & kHasCodecState) != 0) {
-      if (partition->codec_state_bytes() == 0) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("the snapshot keeps a codec's state for ", name, ", whose codec has none"));
-      }
-      out.codec_state = in.GetBytes(partition->codec_state_bytes());
-    }
+    // Of any size: the codec that goes on may be another, and takes a state of another size for none.
+    if ((has & kHasCodecState) != 0) out.codec_state = in.GetBytes(in.Get<uint64_t>());
     if ((has & kHasRowResidual) != 0) {
       if (saved.tensor->row_residual == nullptr || saved.rows.has_value()) {
         return absl::FailedPreconditionError(absl::StrCat("the snapshot keeps residuals of rows for ", name,
@@ -190,7 +185,10 @@ std::vector<std::byte> EncodeSnapshot(const proto::Plan& plan, uint32_t rank,
               (rows.ids.empty() ? 0 : kHasRowResidual));
       out.PutBytes(AsBytes(saved.residual));
       out.PutBytes(AsBytes(saved.replica));
-      out.PutBytes(saved.codec_state);
+      if (!saved.codec_state.empty()) {
+        out.Put(static_cast<uint64_t>(saved.codec_state.size()));
+        out.PutBytes(saved.codec_state);
+      }
       if (rows.ids.empty()) continue;
       out.Put(static_cast<uint64_t>(rows.ids.size()));
       out.PutBytes(std::as_bytes(std::span<const uint64_t>(rows.ids)));

@@ -2,6 +2,7 @@
 //
 // With g the gradient, e the residual, r the rate of the push's round and k the rate that e was kept at:
 //   p = g + clamp(k / r, 0.1, 10) e, payload = encode(p), e' = p - decode(payload), k' = r
+// With momentum correction the velocity u' = m u + g stands for g, and u' is 0 where a sparse codec sent something.
 // e' and k', and the codec's new state, hold from the next round on, unless the step was skipped; if the push was rejected,
 // e' = p - decode + decode. A zero rate scales nothing and keeps k. A life that goes on from a snapshot begins with what the
 // rounds before it have left. The bytes are made by the product's encoders (which have tests against slow ones of their own),
@@ -11,13 +12,12 @@
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "compression/codec.h"
+#include "compression/codec_schedule.h"
 #include "tests/sim/history.h"
 
 namespace sluice::sim {
@@ -36,12 +36,13 @@ class ErrorFeedback {
     std::vector<float> e;   // empty: none yet
     float kept_at = 0;
     Bytes state;            // the codec's own
+    std::vector<float> velocity;   // of momentum correction; empty: none yet
     uint64_t steps = 0;     // gradient rounds of this rank so far
   };
 
   const proto::JobConfig config_;
   const std::vector<PartitionLayout> layout_;
-  std::map<uint64_t, std::unique_ptr<compression::Codec>> codecs_;   // by columns of the tensor
+  std::map<uint32_t, compression::CodecSchedule> codecs_;   // by tensor
   // (rank, partition, round) -> what there is at its beginning.
   std::map<std::tuple<uint32_t, uint32_t, uint64_t>, Residual> before_;
 };

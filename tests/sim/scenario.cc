@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "base/philox.h"
 #include "compression/codec.h"
+#include "compression/codec_schedule.h"
 
 namespace sluice::sim {
 namespace {
@@ -47,8 +48,14 @@ void ChooseJob(PhiloxRandom& random, proto::JobConfig* job) {
                "lowrank:1", "lowrank:2+fp16"}));
   job->set_codec_min_elements(OneOf(random, {1u, 1u, 200u}));
   if (!compression::MakeCodec(job->codec()).value()->biased() && random.Chance(0.2)) job->set_no_error_feedback(true);
+  if (compression::RatioOf(job->codec()).has_value() && random.Chance(0.3)) job->set_codec_warmup_rounds(1 + random.Below(12));
+  if (random.Chance(0.2)) job->set_codec_rules(OneOf<const char*>(random, {"*0=int4", "*1,kind=weight=fp16;*=mxfp8",
+                                                                              job->no_error_feedback() ? "*,max=500=bf16"
+                                                                                                       : "*,max=500=topk:0.3"}));
+  if (random.Chance(0.2)) job->set_codec_stats_rounds(1 + random.Below(4));
   job->set_partition_bytes(OneOf(random, {1024u, 1200u, 4096u}));
   proto::OptimizerConfig* optimizer = job->mutable_optimizer();
+  if (optimizer->kind() == "sgd" && !job->no_error_feedback() && random.Chance(0.3)) job->set_momentum_correction(0.9);
   if (job->mode() != proto::MODE_BSP) {
     optimizer->clear_clip_norm();
     if (optimizer->kind() == "none" || optimizer->kind() == "lamb") {

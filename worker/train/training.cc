@@ -208,6 +208,7 @@ absl::Status Training::Step(uint64_t step) {
   const Batch batch = batch_.Gather(task_->train, sampler_->Batch(step));
   const BatchScore score = task_->model->LossAndGradient(batch, const_values_, gradients_, hooks);
   SLUICE_RETURN_IF_ERROR(hook_status_);
+  client_->ReportLoss(score.loss);
   loss_since_report_ += score.loss;
   correct_since_report_ += score.correct;
   ++steps_since_report_;
