@@ -37,6 +37,10 @@ Error EncodeTopK(Batch<SparseTask> batch, Stream stream);
 Error EncodeSparse(Selection selection, Format values, Batch<SparseTask> batch, Stream stream);
 uint64_t SparseWorkspaceBytes(uint64_t n, uint64_t most);
 
+// The same for lowrank:<rank>, and with +fp16 if `halves`. The encoding has the codec's MaxEncodedBytes. 7 launches.
+Error EncodeLowRank(uint32_t rank, bool halves, Batch<LowRankTask> batch, Stream stream);
+uint64_t LowRankWorkspaceBytes(uint64_t n, uint64_t columns, uint32_t rank);
+
 // out = the decoded values, or out += them. Encodings from strangers are validated before (compression/codec.h); any
 // bytes are safe.
 Error Decode(Format format, Batch<DecodeTask> batch, Stream stream);
@@ -48,6 +52,9 @@ Error DecodeTopKAdd(Batch<SparseDecodeTask> batch, Stream stream);
 Error DecodeSparse(Batch<SparseDecodeTask> batch, Stream stream);
 Error DecodeSparseAdd(Batch<SparseDecodeTask> batch, Stream stream);
 uint64_t SparseDecodeWorkspaceBytes(uint64_t n, uint64_t most);
+
+Error DecodeLowRank(Batch<DecodeTask> batch, Stream stream);
+Error DecodeLowRankAdd(Batch<DecodeTask> batch, Stream stream);
 
 // *task.first = index of the first NaN or infinity, or n.
 Error FirstNonfinite(Batch<FindTask> batch, Stream stream);

@@ -33,11 +33,20 @@ struct SparseTask : EncodeTask {
 
 inline constexpr uint64_t kMaxSparseElements = 0x7FFFFFFF;
 
+// Of lowrank. residual_out is needed: p lies there between the passes.
+struct LowRankTask : EncodeTask {
+  uint64_t columns;         // of the tensor, as MakeCodec takes them; 0 = no matrix
+  void* workspace;          // LowRankWorkspaceBytes(n, columns, rank), aligned to 4 bytes; content is nothing to anybody
+  const float* state;       // the last round's Q; null = none
+  float* state_out;         // and the next; null = not wanted. May not be `state`
+  uint64_t factor_key;      // words 0 (low) and 1 of DrawKey(…, kFactor)
+};
+
 struct DecodeTask {
   const uint8_t* in;        // MaxEncodedBytes(n)
   float* out;
   uint64_t n;
-  uint64_t bytes;           // that `in` has, where n alone does not tell: qsgd and sparse ones
+  uint64_t bytes;           // that `in` has, where n alone does not tell: qsgd, sparse ones and lowrank
 };
 
 struct SparseDecodeTask : DecodeTask {

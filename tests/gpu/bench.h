@@ -77,5 +77,6 @@ struct Bench {
 
 // Rows of codecs that send some of the elements, and of CUB's way to the k largest (table_sparse.cu).
 void AddSparseRows(Bench& bench);
+void AddLowRankRows(Bench& bench);   // table_low_rank.cu
 
 }  // namespace sluice::gpu

@@ -98,6 +98,7 @@ int PrintTable() {
     bench.Row(name, "decode-add", 8 + size, [&] { return DecodeAdd(Format::kQsgd, batch, stream); });
   }
   AddSparseRows(bench);
+  AddLowRankRows(bench);
   bench.Row("", "first nonfinite", 4, [&] { return FirstNonfinite(find_batch, stream); });
   return bench.ok ? 0 : 1;   // memory goes back with the process
 }
