@@ -85,24 +85,52 @@ def flags_of(model, codec, seed, options):
             "--job.optimizer.warmup_rounds=%d" % WARMUP_STEPS] + options.job_flags
 
 
-def train_all(model, options, folder):
-    """{codec: {seed: result}} of one model: as many seeds, two at least, as fit its share of the time."""
-    results = {codec: {} for codec in options.codecs}
-    total = len(options.codecs) * len(options.seeds)
-    done, begun = 0, time.monotonic()
+class Results:
+    """convergence.json: {model: {codec: {seed: result}}}, written after every seed, so that a run that was ended early can
+    be continued, or be given more seeds and codecs."""
+
+    def __init__(self, path, options):
+        self._path = path
+        self._settings = {model: flags_of(model, "CODEC", 0, options) + ["%d workers" % options.workers]
+                          for model in options.models}
+        self._kept = {}
+        if options.add and os.path.exists(path):
+            with open(path) as file:
+                self._kept = json.load(file)
+        for model in options.models:
+            before = self._kept.get("settings", {}).get(model, self._settings[model])
+            if before != self._settings[model]:
+                raise BenchError("%s is of other settings for %s (%s): give another --out, or no --add" %
+                                 (path, model, " ".join(before)))
+        self.runs = {model: {codec: {int(seed): result for seed, result in by_seed.items()}
+                             for codec, by_seed in by_codec.items()}
+                     for model, by_codec in self._kept.get("runs", {}).items()}
+
+    def write(self):
+        write_json(self._path, {"settings": dict(self._kept.get("settings", {}), **self._settings), "runs": self.runs,
+                                "summary": {model: summary(by_codec) for model, by_codec in self.runs.items()}})
+
+
+def train_all(model, options, folder, results):
+    """All codecs and seeds of one model, but for what is there and for seeds that do not fit its share of the time."""
+    runs = results.runs.setdefault(model, {})
+    for codec in options.codecs:
+        runs.setdefault(codec, {})
+    begun, done = time.monotonic(), 0
     with Cluster(options.binaries, folder, model) as cluster, Trainers(cluster, model, folder, options) as trainers:
-        for count, seed in enumerate(options.seeds):
+        for seed in options.seeds:
             spent = time.monotonic() - begun
-            if options.minutes and count >= 2 and spent * (count + 1) / count > 60 * options.minutes / len(options.models):
+            if options.minutes and done >= 2 and spent * (done + 1) / done > 60 * options.minutes / len(options.models):
                 break
-            for index, codec in enumerate(options.codecs):
+            missing = [codec for codec in options.codecs if seed not in runs[codec]]
+            for index, codec in enumerate(missing):
                 result = trainers.train("%s-%d-%d" % (model, index, seed), flags_of(model, codec, seed, options))
-                results[codec][seed] = result
-                done += 1
-                print("%4d s  %d/%d  %s %s seed %d: accuracy %.4f, loss %.4f, %.1f s" % (
-                    time.monotonic() - begun, done, total, model, codec, seed, result["accuracy"], result["loss"],
+                runs[codec][seed] = result
+                print("%4d s  %s seed %d of %d, %s: accuracy %.4f, loss %.4f, %.1f s" % (
+                    time.monotonic() - begun, model, seed, len(options.seeds), codec, result["accuracy"], result["loss"],
                     result["seconds"]), file=sys.stderr, flush=True)
-    return results
+            done += bool(missing)
+            results.write()
 
 
 def steps_to(curve, target):
@@ -116,6 +144,8 @@ def summary(by_codec):
     figures = {}
     for codec, by_seed in by_codec.items():
         seeds = sorted(set(by_seed) & set(base))
+        if not seeds:
+            continue
         points = [100 * (by_seed[s]["accuracy"] - base[s]["accuracy"]) for s in seeds]
         losses = [by_seed[s]["loss"] - base[s]["loss"] for s in seeds]
         difference, bound = mean_and_bound(points)
@@ -138,13 +168,13 @@ def print_table(model, figures):
     rows = []
     for codec, f in figures.items():
         paired = codec != "none"
-        rows.append([codec, "%.2f" % (100 * f["accuracy"]), "%+.2f ± %.2f" % (f["points"], f["points_bound"]) if paired else "",
+        rows.append([codec, f["seeds"], "%.2f" % (100 * f["accuracy"]), "%+.2f ± %.2f" % (f["points"], f["points_bound"]) if paired else "",
                      f["within"] if paired else "", "%.4f" % f["loss"],
                      "%+.4f ± %.4f" % (f["loss_difference"], f["loss_bound"]) if paired else "",
                      "%.0f" % f["push_bytes_per_step"], "%.1f %%" % (100 * f["ratio"]),
                      "-" if f["steps_to_target"] is None else "%.0f" % f["steps_to_target"]])
-    print("%s: %s, %d seeds" % (model, MODELS[model]["what"], figures["none"]["seeds"]))
-    print(table(["codec", "accuracy %", "points to none, 95 %", "loses <= %g" % ALLOWED, "loss", "to none, 95 %",
+    print("%s: %s" % (model, MODELS[model]["what"]))
+    print(table(["codec", "seeds", "accuracy %", "points to none, 95 %", "loses <= %g" % ALLOWED, "loss", "to none, 95 %",
                  "bytes/step", "of none", "steps to none - 1"], rows) + "\n", flush=True)
 
 
@@ -158,7 +188,7 @@ def plot(results, path):
     from matplotlib import pyplot
     figure, axes = pyplot.subplots(1, len(results), figsize=(7 * len(results), 5), squeeze=False)
     for axis, (model, by_codec) in zip(axes[0], results.items()):
-        for index, (codec, by_seed) in enumerate(by_codec.items()):
+        for index, (codec, by_seed) in enumerate((c, r) for c, r in by_codec.items() if r):
             curves = [result["curve"] for result in by_seed.values()]
             points = [[sum(curve[i][c] for curve in curves) / len(curves) for c in (1, 2)] for i in range(len(curves[0]))]
             axis.plot([p[0] / 1e6 for p in points], [100 * p[1] for p in points], marker=".", label=codec,
@@ -190,6 +220,7 @@ def parse_arguments():
     parser.add_argument("--seeds", type=numbers, default=numbers("10"), help="how many, or which with commas between; 10")
     parser.add_argument("--steps", type=int, default=0, help="of each training; 0 = as the model's own")
     parser.add_argument("--rate", type=float, default=0, help="learning rate; 0 = the model's own")
+    parser.add_argument("--add", action="store_true", help="keep the runs in OUT/convergence.json and add what is missing")
     parser.add_argument("--minutes", type=float, default=0, help="leave out seeds that would not end in time; 0 = none")
     parser.add_argument("--workers", type=int, default=2, help="(%(default)s)")
     parser.add_argument("--job_flags", type=str.split, default=[], help="settings of every job, with blanks between, such as "
@@ -208,17 +239,15 @@ def main():
     folder = os.path.abspath(os.path.join(options.out, "convergence-logs"))
     os.makedirs(folder, exist_ok=True)
     begun, load = time.monotonic(), os.getloadavg()[0]
-    results, summaries = {}, {}
     path = os.path.join(options.out, "convergence.json")
-    for model in options.models:
-        try:
-            results[model] = train_all(model, options, folder)
-        except BenchError as error:
-            sys.exit("bench/convergence: %s\nLogs are in %s" % (error, folder))
-        summaries[model] = summary(results[model])
-        print_table(model, summaries[model])
-        write_json(path, {"summary": summaries, "runs": results, "minutes": (time.monotonic() - begun) / 60})
-        drawn = plot(results, os.path.join(options.out, "convergence.png"))
+    try:
+        results = Results(path, options)
+        for model in options.models:
+            train_all(model, options, folder, results)
+            print_table(model, summary(results.runs[model]))
+    except BenchError as error:
+        sys.exit("bench/convergence: %s\nLogs are in %s" % (error, folder))
+    drawn = plot(results.runs, os.path.join(options.out, "convergence.png"))
     print("%d minutes; the load average was %.1f before and is %.1f now" %
           ((time.monotonic() - begun) / 60, load, os.getloadavg()[0]))
     print("written to %s%s" % (path, " and .png" if drawn else "; no plot, as python3-matplotlib is missing"))
