@@ -51,6 +51,7 @@ data {
   fusion_cycle_us: 200us
   resend_ms: 1s
   snapshot_every: 1
+  calibration_codec: "int8"
   stall_report_ms: 10s
 }
 )";

@@ -52,13 +52,6 @@ inline absl::Status CheckScales(const Codec& codec, ConstBytes in, size_t blocks
   return absl::OkStatus();
 }
 
-// The parameter of int8 and int4.
-inline absl::Status CheckRounding(const char* codec, std::string_view rounding) {
-  if (rounding.empty() || rounding == "stochastic") return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("codec \"", codec, ":", std::string(rounding.substr(0, 80)),
-                                                 "\": the only parameter is the rounding, ", codec, ":stochastic"));
-}
-
 // p[i] = g[i] + scale * e[i] for elements [begin, begin + n), held to the finite range of fp32. Finite arguments give a
 // finite p, hence a finite residual, for ever. A missing residual is zeros, to the bit: -0 becomes +0 either way.
 inline void Compensate(const EncodeInput& input, size_t begin, size_t n, float* __restrict p) {

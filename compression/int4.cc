@@ -1,10 +1,11 @@
-// int4, int4:stochastic: whole numbers from -7 to 7 (compression/block_quantize.h), two a byte. ceil(n / 2) +
+// int4, int4:stochastic, int4:static: whole numbers from -7 to 7 (compression/block_quantize.h), two a byte. ceil(n / 2) +
 // 4 ceil(n / 128) bytes: all scales, then all codes in two's complement, the even element in the lower half of its byte;
 // an odd last byte's upper half is zero (docs/codecs.md).
 #include <algorithm>
 
 #include "compression/block_quantize.h"
 #include "compression/encode_blocks.h"
+#include "compression/quantizer.h"
 #include "compression/registry.h"
 
 namespace sluice::compression {
@@ -33,12 +34,12 @@ void UnpackCodes(const std::byte* __restrict in, size_t n, int8_t* __restrict co
 
 class Int4 final : public Codec {
  public:
-  explicit Int4(bool stochastic) : stochastic_(stochastic) {}
+  explicit Int4(Quantizer quantizer) : quantizer_(std::move(quantizer)) {}
   CodecId id() const override { return CodecId::kInt4; }
-  std::string name() const override { return stochastic_ ? "int4:stochastic" : "int4"; }
+  std::string name() const override { return quantizer_.name(); }
   bool lossless() const override { return false; }
-  bool biased() const override { return false; }
-  bool random() const override { return stochastic_; }
+  bool biased() const override { return quantizer_.is_static(); }   // what is beyond the range
+  bool random() const override { return quantizer_.stochastic(); }
   uint64_t MaxEncodedBytes(uint64_t n) const override { return n / 2 + n % 2 + 4 * ((n + kBlock - 1) / kBlock); }
 
   absl::StatusOr<size_t> Encode(const EncodeInput& input, MutableBytes out) const override {
@@ -49,11 +50,10 @@ class Int4 final : public Codec {
     EncodeInBlocks(input, [&](size_t begin, size_t n, float* p) {
       uint32_t draws[kCompensateBlock];
       int8_t codes[kCompensateBlock];
-      if (stochastic_) FillDraws(key, input.random.first_element + begin, {draws, n});
+      if (quantizer_.stochastic()) FillDraws(key, input.random.first_element + begin, {draws, n});
       for (size_t i = 0; i < n; i += kBlock) {
         const size_t length = std::min(kBlock, n - i);
-        const float scale = stochastic_ ? QuantizeStochastic(p + i, length, kLevels, draws + i, codes + i)
-                                        : QuantizeNearest(p + i, length, kLevels, codes + i);
+        const float scale = quantizer_.Quantize(p + i, length, draws + i, codes + i);
         StoreLe(scales + 4 * ((begin + i) / kBlock), scale);
       }
       PackCodes(codes, n, packed + begin / 2);
@@ -105,14 +105,15 @@ class Int4 final : public Codec {
     return absl::OkStatus();
   }
 
-  const bool stochastic_;
+  const Quantizer quantizer_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Codec>> MakeInt4(std::string_view rounding) {
-  if (absl::Status status = CheckRounding("int4", rounding); !status.ok()) return status;
-  return std::make_unique<Int4>(!rounding.empty());
+absl::StatusOr<std::unique_ptr<Codec>> MakeInt4(std::string_view parameter) {
+  auto quantizer = Quantizer::Parse("int4", parameter, kLevels);
+  if (!quantizer.ok()) return quantizer.status();
+  return std::make_unique<Int4>(*std::move(quantizer));
 }
 
 }  // namespace sluice::compression

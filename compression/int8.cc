@@ -1,10 +1,12 @@
-// int8, int8:stochastic: whole numbers from -127 to 127 (compression/block_quantize.h). n + 4 ceil(n / 128) bytes: all
+// int8, int8:stochastic, int8:static: whole numbers from -127 to 127 (compression/block_quantize.h). n + 4 ceil(n / 128) bytes: all
 // scales, then all codes (docs/codecs.md).
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "compression/block_quantize.h"
 #include "compression/encode_blocks.h"
+#include "compression/quantizer.h"
 #include "compression/registry.h"
 
 namespace sluice::compression {
@@ -18,12 +20,12 @@ static_assert(kLevels.max_scale == 0x1.020406p121f);
 
 class Int8 final : public Codec {
  public:
-  explicit Int8(bool stochastic) : stochastic_(stochastic) {}
+  explicit Int8(Quantizer quantizer) : quantizer_(std::move(quantizer)) {}
   CodecId id() const override { return CodecId::kInt8; }
-  std::string name() const override { return stochastic_ ? "int8:stochastic" : "int8"; }
+  std::string name() const override { return quantizer_.name(); }
   bool lossless() const override { return false; }
-  bool biased() const override { return false; }
-  bool random() const override { return stochastic_; }
+  bool biased() const override { return quantizer_.is_static(); }   // what is beyond the range
+  bool random() const override { return quantizer_.stochastic(); }
   uint64_t MaxEncodedBytes(uint64_t n) const override { return n + 4 * ((n + kBlock - 1) / kBlock); }
 
   absl::StatusOr<size_t> Encode(const EncodeInput& input, MutableBytes out) const override {
@@ -33,11 +35,10 @@ class Int8 final : public Codec {
     const auto key = DrawKey(input.random, DrawPurpose::kRounding);
     EncodeInBlocks(input, [&](size_t begin, size_t n, float* p) {
       uint32_t draws[kCompensateBlock];
-      if (stochastic_) FillDraws(key, input.random.first_element + begin, {draws, n});
+      if (quantizer_.stochastic()) FillDraws(key, input.random.first_element + begin, {draws, n});
       for (size_t i = 0; i < n; i += kBlock) {
         const size_t length = std::min(kBlock, n - i);
-        const float scale = stochastic_ ? QuantizeStochastic(p + i, length, kLevels, draws + i, codes + begin + i)
-                                        : QuantizeNearest(p + i, length, kLevels, codes + begin + i);
+        const float scale = quantizer_.Quantize(p + i, length, draws + i, codes + begin + i);
         StoreLe(scales + 4 * ((begin + i) / kBlock), scale);
       }
     });
@@ -83,14 +84,15 @@ class Int8 final : public Codec {
     return absl::OkStatus();
   }
 
-  const bool stochastic_;
+  const Quantizer quantizer_;
 };
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Codec>> MakeInt8(std::string_view rounding) {
-  if (absl::Status status = CheckRounding("int8", rounding); !status.ok()) return status;
-  return std::make_unique<Int8>(!rounding.empty());
+absl::StatusOr<std::unique_ptr<Codec>> MakeInt8(std::string_view parameter) {
+  auto quantizer = Quantizer::Parse("int8", parameter, kLevels);
+  if (!quantizer.ok()) return quantizer.status();
+  return std::make_unique<Int8>(*std::move(quantizer));
 }
 
 }  // namespace sluice::compression

@@ -305,6 +305,7 @@ Status Client::Finish() {
     std::unique_lock<std::mutex> lock(impl_->shared->mutex);
     impl_->shared->changed.wait(lock, [&] { return impl_->shared->unfinished == 0; });
   }
+  if (const absl::Status written = impl_->runtime->WriteCalibration(); !written.ok()) return FromAbsl(written);
   const absl::Status left = impl_->runtime->Await<absl::Status>([&](std::function<void(absl::Status)> done) {
     impl_->runtime->core().Leave(/*failed=*/false, "finished", std::move(done));
   });

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <fstream>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "base/writable.h"
 #include "compression/policy.h"
 #include "transport/auto/auto_endpoint.h"
+#include "worker/calibration.h"
 #include "worker/codec_speed.h"
 #include "worker/codec_stats.h"
 
@@ -84,6 +86,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(const proto::Config& con
                                                         const ControlStream::Factory& make_stream) {
   SLUICE_RETURN_IF_ERROR(CheckMember(config.job(), rank));
   SLUICE_RETURN_IF_ERROR(CheckWritable("--node.trace", config.node().trace(), HowWritten::kReplaced));
+  SLUICE_RETURN_IF_ERROR(
+      CheckWritable("--data.calibration_file", config.data().calibration_file(), HowWritten::kReplaced));
   std::unique_ptr<Runtime> runtime(new Runtime(config));
   SLUICE_RETURN_IF_ERROR(runtime->Init(rank, make_stream));
   const absl::Status ready = runtime->Await<absl::Status>(
@@ -118,6 +122,9 @@ absl::Status Runtime::Init(int rank, const ControlStream::Factory& make_stream) 
   options.id = HostAndPid();
   options.incarnation = Incarnation();
   options.observer = tracing_.get();
+  if (!config_.data().calibration_file().empty()) {
+    SLUICE_ASSIGN_OR_RETURN(options.calibration, Calibration::Create(config_.data()));
+  }
   if (compression::UsesAuto(config_.job())) {
     SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> codecs, compression::AutoCodecs(config_.job()));
     options.codec_speeds = MeasureCodecSpeeds(codecs);
@@ -217,6 +224,19 @@ absl::Status Runtime::StartMetrics() {
   SLUICE_ASSIGN_OR_RETURN(metrics_http_,
                           MetricsHttp::Start(config_.node().listen(), config_.node().metrics_port(), &registry_));
   log_.Info("metrics at http://", config_.node().listen(), ":", metrics_http_->port(), "/metrics");
+  return absl::OkStatus();
+}
+
+absl::Status Runtime::WriteCalibration() {
+  const std::string& path = config_.data().calibration_file();
+  if (path.empty()) return absl::OkStatus();
+  const auto [rank, rules] = Call([&] { return std::make_pair(core_->rank(), core_->CalibratedRules()); });
+  if (rank != 0) return absl::OkStatus();
+  std::ofstream file(path, std::ios::trunc);
+  file << rules;
+  file.close();
+  if (!file) return absl::UnavailableError(absl::StrCat("--data.calibration_file=", path, ": it could not be written"));
+  log_.Info("calibrated ranges are in ", path, ": --job.codec_rules=\"$(cat ", path, ")\" uses them");
   return absl::OkStatus();
 }
 

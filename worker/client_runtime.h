@@ -75,6 +75,7 @@ class Runtime {
   }
 
   absl::Status WriteTrace();
+  absl::Status WriteCalibration();   // by rank 0, before it leaves
 
  private:
   struct Metrics;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "compression/draws.h"
+#include "compression/policy.h"
 #include "worker/core_impl.h"
 #include "worker/snapshot.h"
 
@@ -90,6 +91,7 @@ CoreImpl::CoreImpl(WorkerCoreOptions options, transport::Endpoint* endpoint, con
   env_.clock = clock;
   env_.slab = &slab_;
   env_.observer = options_.observer;
+  env_.calibration = options_.calibration.get();
   env_.on_idle = [this](Partition* partition) { OnIdle(partition); };
   if (options_.config.data().eager_bytes() != 0) env_.eager_bytes = options_.config.data().eager_bytes();
   env_.resend = Millis(options_.config.data().resend_ms(), 1000);
@@ -225,6 +227,20 @@ void CoreImpl::FillHeartbeat(proto::Heartbeat* heartbeat) {
   heartbeat->set_plain_bytes(env_.plain_traffic.bytes());
   heartbeat->set_plain_busy_us(static_cast<uint64_t>(env_.plain_traffic.busy(clock_->Now()) / kMicrosecond));
   if (loss_.has_value()) heartbeat->set_loss(*loss_);
+}
+
+std::string CoreImpl::CalibratedRules() const {
+  std::string rules;
+  if (options_.calibration == nullptr) return rules;
+  for (const auto& [id, tensor] : ops_.tensors()) {
+    if (tensor->spec.has_table()) continue;
+    const auto policy = compression::PolicyFor(plan_.config(), tensor->spec);
+    // Exempt tensors stay so, and what another rule names keeps it.
+    if (!policy.ok() || !policy->why.empty()) continue;
+    const std::string rule = options_.calibration->RuleFor(id, tensor->spec.name());
+    if (!rule.empty()) absl::StrAppend(&rules, rule, "\n");
+  }
+  return rules;
 }
 
 void CoreImpl::ReportLoss(double loss) {

@@ -23,6 +23,7 @@ namespace sluice::worker {
 
 enum class OpKind { kPush, kPull, kPushPull, kBroadcast, kPushRows };
 
+class Calibration;       // worker/calibration.h
 class CodecStats;        // worker/codec_stats.h
 struct RowPush;          // worker/rows.h
 struct TableShape;
@@ -89,6 +90,7 @@ struct WorkerCoreOptions {
   std::string id;                 // host and pid
   uint32_t incarnation = 0;       // rises from life to life (start time)
   WorkerObserver* observer = nullptr;
+  std::shared_ptr<Calibration> calibration;      // null: not wanted
   std::vector<proto::CodecSpeed> codec_speeds;   // as measured on this machine, for job.codec = auto
   // Called on problems that a person should see (a wait that is long, a peer that went); rate-limited by the core.
   std::function<void(const std::string&)> report;
@@ -148,6 +150,8 @@ class WorkerCore : public transport::Handler, public control::MemberCore::Listen
 
   virtual WorkerStats stats() const = 0;
   virtual const CodecStats& codec_stats() const = 0;
+  // Rules with the calibrated ranges of all tensors that the policy compresses, one a line; "" without a calibration.
+  virtual std::string CalibratedRules() const = 0;
   virtual std::string TensorName(uint32_t tensor) const = 0;   // for people
   // The trainer's loss of a step, for whoever chooses codecs. NaN and infinity count: something departs.
   virtual void ReportLoss(double loss) = 0;

@@ -57,6 +57,7 @@ class CoreImpl final : public WorkerCore {
   WorkerStats stats() const override;
   const CodecStats& codec_stats() const override { return env_.codec_stats; }
   void ReportLoss(double loss) override;
+  std::string CalibratedRules() const override;
   std::string TensorName(uint32_t tensor) const override;
   std::string Waiting() const override;
 

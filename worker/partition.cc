@@ -51,6 +51,8 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
   } else if (assign) {
     payload = AsBytes(push.gradient);
   } else if (!empty) {
+    if (env_->calibration != nullptr && env_->calibration->Wanted(push.round))
+      env_->calibration->Add(shape_.tensor, push.gradient);
     const compression::Codec& codec_now = codecs_->At(push.round);
     codec = static_cast<uint16_t>(codec_now.id());
     // What an earlier codec left in the residual goes with it.

@@ -40,6 +40,7 @@
 #include "transport/stream/stream_sender.h"
 #include "transport/transport.h"
 #include "worker/core.h"
+#include "worker/calibration.h"
 #include "worker/codec_stats.h"
 #include "worker/links.h"
 #include "worker/plain_traffic.h"
@@ -66,6 +67,7 @@ struct PartitionEnv {
   TimeNs resend = kSecond;
   uint64_t next_request = 1;  // numbers of pulls
   CodecStats codec_stats;
+  Calibration* calibration = nullptr;  // null: not wanted
   PlainTraffic plain_traffic;
   std::vector<float> scratch;  // a clipped gradient, while it is encoded
 

@@ -63,6 +63,25 @@ class Codecs(TestCase):
             self.assertGreater(results[0]["test_accuracy"], 0.8)
             self.assertIn("chosen by auto", cluster.ctl("tensors"))
 
+    def test_a_calibration_is_stored_and_used(self):
+        with Cluster(servers=2) as cluster:
+            rules = cluster.path("ranges")
+            for percentile in (0, 99.9):
+                name = "p%d" % percentile
+                self.train(cluster, arguments=train_args(cluster, job__name="look" + name, data__calibration_file=rules,
+                                                         data__calibration_percentile=percentile, epochs=2))
+                with open(rules) as file:
+                    text = file.read()
+                self.assertRegex(text, r"^layer0.weight=int8:static:[0-9.e-]+;\nlayer1.weight=int8:static:[0-9.e-]+;\n$")
+                results = self.train(cluster, arguments=train_args(cluster, job__name="use" + name, job__codec_rules=text,
+                                                                   job__codec_stats_rounds=10))
+                self.assertGreater(results[0]["test_accuracy"], 0.8)
+                measured = [t["measured"] for t in json.loads(cluster.ctl("tensors", "--json", "--job=use" + name))["tensors"]
+                            if t["kind"] == "TENSOR_WEIGHT"]
+                for tensor in measured:
+                    self.assertIn("int8:static:", tensor["codec"])
+                    self.assertLess(tensor["relative_error"], 0.8)   # the last gradients are far below the range
+
     def test_what_contradicts_itself_is_refused_with_the_reason(self):
         for more, words in (({"job__momentum_correction": 0.9}, "count twice"),
                             ({"job__codec_rules": "a=int9"}, 'the nearest is "int8"'),
