@@ -25,24 +25,32 @@ class AdaptivePicks final : public Selector {
   size_t StateBytes(uint64_t) const override { return sizeof(float); }
   uint64_t MostEntries(uint64_t n) const override { return std::min(n, 2 * EntriesFor(ratio_, n)); }
 
-  std::vector<uint32_t> Select(const EncodeInput& input, float* p) const override {
+  Picked Select(const EncodeInput& input) const override {
     const size_t n = input.gradient.size(), k = EntriesFor(ratio_, n), most = MostEntries(n);
     const float last = input.state.empty() ? 0.0f : LoadLe<float>(input.state.data());
-    const bool known = last > 0 && std::isfinite(last);
-    std::vector<uint32_t> indices;
-    CompensateAll(input, p, [&](size_t begin, size_t length, const float* block) {
-      if (known && indices.size() <= most) AppendReaching(block, begin, length, last, &indices);
-    });
-    float next = 0;
-    if (known && !indices.empty() && indices.size() <= most && 2 * indices.size() >= k) {
-      const float off = static_cast<float>(indices.size()) / static_cast<float>(k);
-      next = last * std::sqrt(std::sqrt(std::sqrt(off)));
-    } else {
-      indices = LargestOf({p, n}, k);
-      for (const uint32_t i : indices) next = next == 0 ? std::fabs(p[i]) : std::min(next, std::fabs(p[i]));
+    const auto keep = [&](float next) {
+      if (!input.state_out.empty()) StoreLe(input.state_out.data(), next);
+    };
+    float least = 0;
+    Picked picked;
+    bool found = false;
+    if (last > 0 && std::isfinite(last)) {
+      TopKSelector selector(k, std::bit_cast<uint32_t>(last));
+      CompensateInBlocks(input, [&](size_t begin, size_t length, const float* block) { selector.Gather(block, begin, length); });
+      if (const size_t count = selector.reached(); count > 0 && count <= most && 2 * count >= k) {
+        const float off = static_cast<float>(count) / static_cast<float>(k);
+        keep(last * std::sqrt(std::sqrt(std::sqrt(off))));
+        return selector.Take();
+      }
+      found = selector.Finish();
+      least = std::bit_cast<float>(selector.least());
+      if (found) picked = selector.Take();
     }
-    if (!input.state_out.empty()) StoreLe(input.state_out.data(), next);
-    return indices;
+    if (!found) picked = PickLargest(input, k, 0.0f, &least);
+    if (least == 0)   // fewer than k
+      for (const float v : picked.values) least = least == 0 ? std::fabs(v) : std::min(least, std::fabs(v));
+    keep(least);
+    return picked;
   }
 
  private:

@@ -512,6 +512,34 @@ TEST(CodecBytes, AdaptiveThresholdFollowsTheGradient) {
   EXPECT_NEAR(total / 60, k, k * 0.05);
 }
 
+// The state of topk is a hint: whatever it says, bytes and residual are the same; and after a round it is below the k-th magnitude.
+TEST(CodecBytes, TopKIsExactWhateverTheLastRoundSays) {
+  for (const char* name : {"topk:0.01", "topk:0.01+int8"}) {
+    const std::unique_ptr<Codec> codec = Named(name);
+    for (const size_t n : {size_t{1}, size_t{1025}, size_t{70001}})
+      for (int shape = 0; shape < kShapes; ++shape) {
+        const std::vector<float> g = MakeVector(shape, n, 24);
+        const Encoded expected = Encode(*codec, g, {}, 1);
+        std::vector<float> sorted = g;
+        for (float& v : sorted) v = std::abs(v);
+        std::sort(sorted.begin(), sorted.end(), std::greater<>());
+        const float least = sorted[static_cast<size_t>(std::ceil(0.01 * static_cast<double>(n))) - 1];
+        for (const float hint : {0.0f, 1e-45f, least, least * 0.9f, least * 1.5f, -1.0f, 3e38f, INFINITY, NAN}) {
+          Bytes state, next(4), out(codec->MaxEncodedBytes(n));
+          Append(hint, &state);
+          std::vector<float> residual(n);
+          const auto size = codec->Encode({.gradient = g, .residual = {}, .residual_out = residual, .random = kTestKey,
+                                           .state = state, .state_out = next}, out);
+          ASSERT_TRUE(size.ok()) << size.status();
+          out.resize(*size);
+          ASSERT_EQ(out, expected.bytes) << name << " shape " << shape << " n " << n << " hint " << hint;
+          ASSERT_EQ(residual, expected.residual);
+          ASSERT_LE(LoadLe<float>(next.data()), std::max(least, 1e-45f));
+        }
+      }
+  }
+}
+
 // From 65,536 elements on topk looks at a sample first: whatever it says, the bytes are the same.
 TEST(CodecBytes, TopKOfLargeTensorsIsExactWhateverItsSampleSays) {
   const size_t n = 70001;

@@ -2,6 +2,7 @@
 // feedback_test.cc.
 #include "compression/codec.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -94,6 +95,26 @@ TEST_P(EveryCodec, DecodeAddAddsWhatDecodeGives) {
       ASSERT_TRUE(codec_->DecodeAdd(encoded.bytes, sum).ok());
       for (size_t i = 0; i < n; ++i) ASSERT_EQ(Bits(sum[i]), Bits(start[i] + decoded[i])) << i;
     }
+  }
+}
+
+// Residuals of 64 Ki elements or more go past the cache, by lines: wherever they lie, each element is written, and nothing else.
+TEST_P(EveryCodec, LargeResidualsMayLieAnywhere) {
+  const size_t n = 70000 + 3;
+  const std::vector<float> g = MakeVector(kGaussian, n, 41), e = MakeVector(kGaussian, n, 42);
+  std::vector<std::byte> out(codec_->MaxEncodedBytes(n));
+  for (const size_t offset : {1, 4, 7, 16}) {
+    std::vector<float> residual(n + 32, 5.0f);
+    const auto size = codec_->Encode({.gradient = g, .residual = e, .residual_scale = 0.5f,
+                                      .residual_out = std::span(residual).subspan(offset, n), .random = kTestKey}, out);
+    ASSERT_TRUE(size.ok()) << size.status();
+    const std::vector<float> decoded = Decode(*codec_, ConstBytes(out).first(*size), n);
+    for (size_t i = 0; i < n; ++i)
+      ASSERT_EQ(Bits(residual[offset + i]), Bits(g[i] + 0.5f * e[i] - decoded[i])) << "offset " << offset << " at " << i;
+    EXPECT_EQ(std::count(residual.begin(), residual.begin() + static_cast<std::ptrdiff_t>(offset), 5.0f),
+              static_cast<std::ptrdiff_t>(offset));
+    EXPECT_EQ(std::count(residual.begin() + static_cast<std::ptrdiff_t>(offset + n), residual.end(), 5.0f),
+              static_cast<std::ptrdiff_t>(32 - offset));
   }
 }
 

@@ -5,7 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <limits>
+#include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -13,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/stream_copy.h"
 #include "compression/codec.h"
-#include "compression/half.h"
+#include "compression/compensate.h"
 
 namespace sluice::compression {
 
@@ -52,27 +53,20 @@ inline absl::Status CheckScales(const Codec& codec, ConstBytes in, size_t blocks
   return absl::OkStatus();
 }
 
-// p[i] = g[i] + scale * e[i] for elements [begin, begin + n), held to the finite range of fp32. Finite arguments give a
-// finite p, hence a finite residual, for ever. A missing residual is zeros, to the bit: -0 becomes +0 either way.
-inline void Compensate(const EncodeInput& input, size_t begin, size_t n, float* __restrict p) {
-  const float* __restrict g = input.gradient.data() + begin;
-  if (input.residual.empty()) {
-    for (size_t i = 0; i < n; ++i) p[i] = g[i] + 0.0f;
-    return;
-  }
-  const float* __restrict e = input.residual.data() + begin;
-  const float scale = input.residual_scale;
-  for (size_t i = 0; i < n; ++i) p[i] = Saturate(g[i] + scale * e[i], std::numeric_limits<float>::max());
+// p of elements [begin, begin + n).
+inline void Compensate(const EncodeInput& input, size_t begin, size_t n, float* p) {
+  const float* e = input.residual.empty() ? nullptr : input.residual.data() + begin;
+  Compensate(input.gradient.data() + begin, e, input.residual_scale, n, p);
 }
 
-// Asks for the block after [begin, begin + kCompensateBlock), so that it comes from memory while this one is encoded.
-inline void PrefetchNext(const EncodeInput& input, size_t begin) {
-  if (begin + 2 * kCompensateBlock > input.gradient.size()) return;
-  const float* g = input.gradient.data() + begin + kCompensateBlock;
-  for (size_t i = 0; i < kCompensateBlock; i += 16) __builtin_prefetch(g + i);
-  if (input.residual.empty()) return;
-  const float* e = input.residual.data() + begin + kCompensateBlock;
-  for (size_t i = 0; i < kCompensateBlock; i += 16) __builtin_prefetch(e + i);
+// From so many elements on, a new residual goes past the cache: nobody looks at it before the next round, and an ordinary store
+// would read each line before it is overwritten, a quarter of what an encoder moves.
+inline constexpr size_t kStreamFrom = 64 << 10;
+inline constexpr size_t kLineFloats = 16;   // of a line of 64 bytes
+
+// Elements before the first line of `out`.
+inline size_t UpToLine(const float* out) {
+  return (kLineFloats - reinterpret_cast<uintptr_t>(out) / sizeof(float) % kLineFloats) % kLineFloats;
 }
 
 // Writes all of p and calls visit(begin, n, p of the block) for each block of it.
@@ -82,27 +76,55 @@ void CompensateAll(const EncodeInput& input, float* p, Visit visit) {
   for (size_t begin = 0; begin < n; begin += kCompensateBlock) {
     const size_t length = std::min(kCompensateBlock, n - begin);
     Compensate(input, begin, length, p + begin);
-    PrefetchNext(input, begin);
     visit(begin, length, p + begin);
   }
 }
 
+// The new residual, if it is wanted, becomes p; calls visit(begin, n, p of the block) for each block, of any length up to
+// kCompensateBlock: the first one ends where lines of the new residual begin.
+template <typename Visit>
+void CompensateInBlocks(const EncodeInput& input, Visit visit) {
+  const size_t n = input.gradient.size();
+  if (!input.residual_out.empty() && n < kStreamFrom) return CompensateAll(input, input.residual_out.data(), visit);
+  const bool stream = !input.residual_out.empty();
+  size_t next = UpToLine(input.residual_out.data());
+  if (next == 0) next = kCompensateBlock;
+  alignas(64) float block[kCompensateBlock];
+  for (size_t begin = 0; begin < n; begin = next, next += kCompensateBlock) {
+    const size_t length = std::min(next, n) - begin;
+    if (stream)
+      CompensateAndStream(input.gradient.data() + begin, input.residual.empty() ? nullptr : input.residual.data() + begin,
+                          input.residual_scale, length, block, input.residual_out.data() + begin);
+    else
+      Compensate(input, begin, length, block);
+    visit(begin, length, block);
+  }
+  if (stream) StreamFence();
+}
+
 // Calls encode(begin, n, p) for each block of kCompensateBlock elements (the last may be shorter). encode reads p and
-// leaves the residual there. A large residual goes past the cache: nobody looks at it before the next round, and an ordinary
-// store would read each line before it is overwritten, a quarter of what an encoder moves.
+// leaves the residual there.
 template <typename EncodeBlock>
 void EncodeInBlocks(const EncodeInput& input, EncodeBlock encode) {
-  constexpr size_t kStreamFrom = 64 << 10;   // elements
   const size_t n = input.gradient.size();
-  const bool wanted = !input.residual_out.empty(), stream = wanted && n >= kStreamFrom;
-  alignas(64) float scratch[kCompensateBlock];
+  float* const out = input.residual_out.data();
+  const bool stream = out != nullptr && n >= kStreamFrom;
+  // Only whole lines go past the cache: what a block leaves of one lies before the next block's elements.
+  alignas(64) float buffer[kLineFloats + kCompensateBlock];
+  size_t written = stream ? UpToLine(out) : 0;
   for (size_t begin = 0; begin < n; begin += kCompensateBlock) {
     const size_t length = std::min(kCompensateBlock, n - begin);
-    float* p = wanted && !stream ? input.residual_out.data() + begin : scratch;
+    float* p = out == nullptr || stream ? buffer + kLineFloats : out + begin;
     Compensate(input, begin, length, p);
-    PrefetchNext(input, begin);
     encode(begin, length, p);
-    if (stream) StreamPiece(AsBytes({p, length}), AsWritableBytes(input.residual_out.subspan(begin, length)));
+    if (!stream) continue;
+    if (begin == 0) std::memcpy(out, p, written * sizeof(float));
+    const float* from = p + written - begin;   // elements [written, begin + length) are to be written
+    const size_t left = (begin + length - written) % kLineFloats, lines = begin + length - written - left;
+    StreamPiece(AsBytes({from, lines}), AsWritableBytes({out + written, lines}));
+    written += lines;
+    std::memmove(p - left, p + length - left, left * sizeof(float));
+    if (begin + length == n) std::memcpy(out + written, p - left, left * sizeof(float));
   }
   if (stream) StreamFence();
 }

@@ -21,6 +21,7 @@
 #include "absl/strings/numbers.h"
 #include "base/status_macros.h"
 #include "compression/encode_blocks.h"
+#include "compression/half.h"
 #include "compression/low_rank.h"
 #include "compression/registry.h"
 

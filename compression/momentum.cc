@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "compression/encode_blocks.h"
+#include "compression/half.h"
 
 namespace sluice::compression {
 namespace {

@@ -5,12 +5,12 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "base/philox.h"
 #include "base/status_macros.h"
-#include "compression/bit_planes.h"
 #include "compression/encode_blocks.h"
 #include "compression/topk_select.h"
 
@@ -28,7 +28,7 @@ absl::StatusOr<double> ParseRatio(const char* codec, std::string_view parameter)
 }
 
 // A threshold that a little more than k elements reach, from a sample: lines of 16 elements, spread evenly. 0 where a
-// sample does not pay, or says nothing. The selection is exact whatever it is; a good one saves it a histogram of all.
+// sample does not pay, or says nothing.
 float GuessThreshold(const EncodeInput& input, size_t k) {
   constexpr size_t kLine = 16, kLines = 256, kSample = kLine * kLines;
   const size_t n = input.gradient.size();
@@ -42,27 +42,26 @@ float GuessThreshold(const EncodeInput& input, size_t k) {
   return sample[rank];
 }
 
+// What the next round begins with: what is above all but a few more than k elements now. The fewer these are, the more the k-th
+// moves from round to round. Of fewer than k, all are to be seen.
+float HintFor(float least, size_t k) {
+  if (least == 0) return std::numeric_limits<float>::denorm_min();
+  return least * (0.94f - 0.5f / std::sqrt(static_cast<float>(std::max<size_t>(k, 4))));
+}
+
 class TopKPicks final : public Selector {
  public:
   TopKPicks(double ratio, std::string name) : ratio_(ratio), name_(std::move(name)) {}
   std::string name() const override { return name_; }
+  size_t StateBytes(uint64_t) const override { return sizeof(float); }
   uint64_t MostEntries(uint64_t n) const override { return EntriesFor(ratio_, n); }
-  std::vector<uint32_t> Select(const EncodeInput& input, float* p) const override {
-    const size_t n = input.gradient.size(), k = MostEntries(n);
-    const float guess = GuessThreshold(input, k);
-    if (guess > 0) {
-      const size_t most = std::max(8 * k, n / 64);
-      std::vector<uint32_t> candidates;
-      CompensateAll(input, p, [&](size_t begin, size_t length, const float* block) {
-        if (candidates.size() <= most) AppendReaching(block, begin, length, guess, &candidates);
-      });
-      if (candidates.size() >= k && candidates.size() <= most)
-        return TopKSelector::SelectAmong({p, n}, std::move(candidates), k);
-      return LargestOf({p, n}, k);
-    }
-    TopKSelector selector;
-    CompensateAll(input, p, [&](size_t, size_t length, const float* block) { selector.Count({block, length}); });
-    return selector.Select({p, n}, k);
+  Picked Select(const EncodeInput& input) const override {
+    const size_t k = MostEntries(input.gradient.size());
+    const float hint = input.state.empty() ? 0.0f : LoadLe<float>(input.state.data());
+    float least = 0;
+    Picked picked = PickLargest(input, k, hint, &least);
+    if (!input.state_out.empty()) StoreLe(input.state_out.data(), HintFor(least, k));
+    return picked;
   }
 
  private:
@@ -76,12 +75,15 @@ class RandomPicks final : public Selector {
   std::string name() const override { return name_; }
   bool drawn() const override { return true; }
   uint64_t MostEntries(uint64_t n) const override { return EntriesFor(ratio_, n); }
-  std::vector<uint32_t> Select(const EncodeInput& input, float* p) const override {
-    CompensateAll(input, p, [](size_t, size_t, const float*) {});
-    const size_t n = input.gradient.size();
-    std::vector<uint32_t> indices(MostEntries(n));
-    DrawnIndices(SelectionKey(input.random), indices.size(), n, 0, indices);
-    return indices;
+  Picked Select(const EncodeInput& input) const override {
+    const size_t n = input.gradient.size(), k = MostEntries(n);
+    Picked picked{.indices = std::vector<uint32_t>(k), .values = std::vector<float>(k)};
+    DrawnIndices(SelectionKey(input.random), k, n, 0, picked.indices);
+    size_t j = 0;
+    CompensateInBlocks(input, [&](size_t begin, size_t length, const float* block) {
+      for (; j < k && picked.indices[j] < begin + length; ++j) picked.values[j] = block[picked.indices[j] - begin];
+    });
+    return picked;
   }
 
  private:
@@ -94,12 +96,12 @@ class ThresholdPicks final : public Selector {
   ThresholdPicks(float value, std::string name) : value_(value), name_(std::move(name)) {}
   std::string name() const override { return name_; }
   uint64_t MostEntries(uint64_t n) const override { return n; }
-  std::vector<uint32_t> Select(const EncodeInput& input, float* p) const override {
-    std::vector<uint32_t> indices;
-    CompensateAll(input, p, [&](size_t begin, size_t length, const float* block) {
-      AppendReaching(block, begin, length, value_, &indices);
+  Picked Select(const EncodeInput& input) const override {
+    ReachList list;
+    CompensateInBlocks(input, [&](size_t begin, size_t length, const float* block) {
+      list.Append(block, begin, length, std::bit_cast<uint32_t>(value_));
     });
-    return indices;
+    return list.Take();
   }
 
  private:
@@ -114,25 +116,26 @@ uint64_t EntriesFor(double ratio, uint64_t n) {
   return std::clamp<uint64_t>(static_cast<uint64_t>(std::ceil(ratio * static_cast<double>(n))), 1, n);
 }
 
-std::vector<uint32_t> LargestOf(std::span<const float> p, size_t k) {
-  TopKSelector selector;
-  selector.Count(p);
-  return selector.Select(p, k);
+Picked PickLargest(const EncodeInput& input, size_t k, float hint, float* least) {
+  // From the hint, then from a sample, then from nothing: each bound but the last may be too high.
+  const bool known = hint > 0 && std::isfinite(hint);
+  for (int attempt = known ? 0 : 1;; ++attempt) {
+    const float bound = attempt == 0 ? hint : attempt == 1 ? GuessThreshold(input, k) : 0.0f;
+    TopKSelector selector(k, std::max(std::bit_cast<uint32_t>(bound), kAnyMagnitude));
+    CompensateInBlocks(input, [&](size_t begin, size_t length, const float* block) { selector.Gather(block, begin, length); });
+    if (!selector.Finish()) continue;   // which leaves the new residual as it will be again
+    *least = std::bit_cast<float>(selector.least());
+    return selector.Take();
+  }
 }
 
-// Comparisons in vectors, their results gathered into words of 64 bits: only bits that are set cost a step each.
-void AppendReaching(const float* block, size_t begin, size_t length, float least, std::vector<uint32_t>* indices) {
-  constexpr size_t kGroup = 64;
-  const uint32_t bound = std::bit_cast<uint32_t>(least);   // finite magnitudes compare as their bits do
-  for (size_t at = 0; at < length; at += kGroup) {
-    const size_t members = std::min(kGroup, length - at);
-    uint8_t reaches[kGroup] = {};
-    for (size_t i = 0; i < members; ++i) reaches[i] = (std::bit_cast<uint32_t>(block[at + i]) & 0x7FFFFFFF) >= bound;
-    uint64_t word = 0;
-    for (size_t b = 0; b < 8; ++b)
-      word |= uint64_t{GatherBits(LoadLe<uint64_t>(reinterpret_cast<const std::byte*>(reaches) + 8 * b))} << (8 * b);
-    for (; word != 0; word &= word - 1)
-      indices->push_back(static_cast<uint32_t>(begin + at + static_cast<unsigned>(std::countr_zero(word))));
+void StoreRest(const EncodeInput& input, std::span<const uint32_t> indices, std::span<const float> rest) {
+  constexpr size_t kAhead = 16;   // the new residual went past the cache
+  if (input.residual_out.empty()) return;
+  float* p = input.residual_out.data();
+  for (size_t j = 0; j < indices.size(); ++j) {
+    if (j + kAhead < indices.size()) __builtin_prefetch(p + indices[j + kAhead], 1);
+    p[indices[j]] = rest[j];
   }
 }
 

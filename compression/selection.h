@@ -1,4 +1,5 @@
-// Which elements a sparse codec sends. A selector makes p (compression/encode_blocks.h) and picks in the same passes.
+// Which elements a sparse codec sends. A selector makes p (compression/encode_blocks.h) and picks while a block of it is in the
+// first-level cache.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "compression/codec.h"
+#include "compression/topk_select.h"
 
 namespace sluice::compression {
 
@@ -20,8 +22,9 @@ class Selector {
   virtual bool drawn() const { return false; }      // DrawnIndices gives the elements: their key is all that is sent
   virtual size_t StateBytes(uint64_t /*n*/) const { return 0; }   // as Codec's
   virtual uint64_t MostEntries(uint64_t n) const = 0;
-  // Writes all of p, fewer than 2^32 elements, and returns rising indices, at most MostEntries.
-  virtual std::vector<uint32_t> Select(const EncodeInput& input, float* p) const = 0;
+  // p of all elements, fewer than 2^32, goes to the new residual if that is wanted: what is not picked is thereby done. Returns
+  // at most MostEntries.
+  virtual Picked Select(const EncodeInput& input) const = 0;
 };
 
 absl::StatusOr<std::unique_ptr<Selector>> MakeTopKSelector(std::string_view ratio);
@@ -32,11 +35,12 @@ std::unique_ptr<Selector> MakeAdaptiveThreshold(double ratio, std::string name);
 // k = max(1, ceil(ratio n)), the product in fp64; 0 of nothing.
 uint64_t EntriesFor(double ratio, uint64_t n);
 
-// The k largest magnitudes but for zeros, ties to the lower index, in rising order of index.
-std::vector<uint32_t> LargestOf(std::span<const float> p, size_t k);
+// The k largest magnitudes of p but for zeros, ties to the lower index. hint: a magnitude that a little more than k elements
+// are thought to reach; what is not finite and positive is none. It changes the speed alone. *least: the k-th magnitude, 0 if there are fewer.
+Picked PickLargest(const EncodeInput& input, size_t k, float hint, float* least);
 
-// Appends begin + i for each element of the block with |block[i]| >= least, a finite value above 0.
-void AppendReaching(const float* block, size_t begin, size_t length, float least, std::vector<uint32_t>* indices);
+// Puts what the entries leave into the new residual, if there is one: residual[indices[j]] = rest[j].
+void StoreRest(const EncodeInput& input, std::span<const uint32_t> indices, std::span<const float> rest);
 
 // One random element of each of `count` strata: entry j lies in [floor(j n / count), floor((j + 1) n / count)), at the
 // stratum's first element plus draw j times its size / 2^32. Fills out with entries first, first + 1, ...

@@ -110,19 +110,15 @@ absl::StatusOr<size_t> Sparse::Encode(const EncodeInput& input, MutableBytes out
   if (selector_ == nullptr) return absl::InvalidArgumentError("sparse: this object decodes only");
   if (n > UINT32_MAX) return absl::InvalidArgumentError(absl::StrCat(name_, ": ", n, " elements; at most 2^32 - 1"));
 
-  // p lies in the new residual, whose unselected elements are thereby done.
-  std::unique_ptr<float[]> scratch;
-  float* p = input.residual_out.data();
-  if (input.residual_out.empty()) p = (scratch = std::make_unique_for_overwrite<float[]>(n)).get();
-  const std::vector<uint32_t> indices = selector_->Select(input, p);
-  std::vector<float> values(indices.size()), rest(input.residual_out.empty() ? 0 : indices.size());
-  for (size_t j = 0; j < indices.size(); ++j) values[j] = p[indices[j]];
+  const auto [indices, values] = selector_->Select(input);
+  std::vector<float> rest(input.residual_out.empty() ? 0 : indices.size());
   SLUICE_ASSIGN_OR_RETURN(
       const size_t value_bytes,
       values_->Encode({.gradient = values, .residual = {}, .residual_out = rest, .random = input.random},
                       out.subspan(kHeaderBytes)));
   for (size_t j = 0; j < rest.size(); ++j)
-    if (rest[j] != 0 || values[j] != 0) p[indices[j]] = rest[j];   // else p is a zero, whose sign stays
+    if (rest[j] == 0 && values[j] == 0) rest[j] = values[j];   // a zero, whose sign stays
+  StoreRest(input, indices, rest);
 
   std::byte* packed = out.data() + kHeaderBytes + value_bytes;
   Form form = kDrawn;

@@ -36,6 +36,20 @@ struct Header {
   uint8_t form, zero;
 };
 
+// Halves of values * up; values become what these leave.
+void EncodeValues(float up, float unit, std::span<float> values, std::byte* halves) {
+  constexpr size_t kGroup = 256;
+  float sent[kGroup];
+  for (size_t begin = 0; begin < values.size(); begin += kGroup) {
+    const size_t n = std::min(kGroup, values.size() - begin);
+    float* v = values.data() + begin;
+    for (size_t i = 0; i < n; ++i) sent[i] = v[i] * up;
+    Fp16FromFloats(sent, n, halves + 2 * begin);
+    FloatsFromFp16(halves + 2 * begin, n, sent);
+    for (size_t i = 0; i < n; ++i) v[i] -= sent[i] * unit;
+  }
+}
+
 class TopK final : public Codec {
  public:
   explicit TopK(std::unique_ptr<Selector> selector) : selector_(std::move(selector)), name_(selector_->name()) {}
@@ -97,21 +111,13 @@ absl::StatusOr<size_t> TopK::Encode(const EncodeInput& input, MutableBytes out) 
   const size_t n = input.gradient.size();
   if (n > UINT32_MAX) return absl::InvalidArgumentError(absl::StrCat(name_, ": ", n, " elements; at most 2^32 - 1"));
 
-  // p lies in the new residual, whose unselected elements are thereby done.
-  std::unique_ptr<float[]> scratch;
-  float* p = input.residual_out.data();
-  if (input.residual_out.empty()) p = (scratch = std::make_unique_for_overwrite<float[]>(n)).get();
-  const std::vector<uint32_t> indices = selector_->Select(input, p);
-  std::vector<float> values(indices.size());
+  Picked picked = selector_->Select(input);
+  const std::vector<uint32_t>& indices = picked.indices;
+  std::vector<float>& values = picked.values;
   uint32_t largest = 0;
-  for (size_t j = 0; j < indices.size(); ++j) {
-    values[j] = p[indices[j]];
-    largest = std::max(largest, std::bit_cast<uint32_t>(values[j]) & 0x7FFFFFFF);
-  }
+  for (const float v : values) largest = std::max(largest, std::bit_cast<uint32_t>(v) & 0x7FFFFFFF);
   const int exponent = largest == 0 ? 0 : std::max(static_cast<int>(largest >> 23) - 127 - 15, kMinExponent);
   const float up = PowerOfTwo(-exponent), unit = PowerOfTwo(exponent);
-  for (float& v : values) v *= up;
-
   const size_t gap_bytes = PackedGapBytes(indices);
   const Form form = gap_bytes <= BitmapBytes(n) ? kGaps : kBitmap;
   StoreLe<uint32_t>(out.data(), static_cast<uint32_t>(indices.size()));
@@ -119,17 +125,14 @@ absl::StatusOr<size_t> TopK::Encode(const EncodeInput& input, MutableBytes out) 
   StoreLe<uint8_t>(out.data() + 6, form);
   StoreLe<uint8_t>(out.data() + 7, 0);
   std::byte* halves = out.data() + kHeaderBytes;
-  Fp16FromFloats(values.data(), values.size(), halves);
+  EncodeValues(up, unit, values, halves);
   std::byte* packed = halves + 2 * values.size();
   if (form == kGaps)
     PackGaps(indices, packed);
   else
     PackBitmap(indices, n, packed);
 
-  if (!input.residual_out.empty()) {
-    FloatsFromFp16(halves, values.size(), values.data());
-    for (size_t j = 0; j < indices.size(); ++j) p[indices[j]] -= values[j] * unit;
-  }
+  StoreRest(input, indices, values);
   return kHeaderBytes + 2 * values.size() + (form == kGaps ? gap_bytes : BitmapBytes(n));
 }
 

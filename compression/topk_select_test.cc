@@ -23,11 +23,25 @@ std::vector<uint32_t> Slow(const std::vector<float>& values, size_t k) {
   return order;
 }
 
-std::vector<uint32_t> Fast(const std::vector<float>& values, size_t k, size_t cut) {
-  TopKSelector selector;
-  selector.Count(std::span(values).first(cut));
-  selector.Count(std::span(values).subspan(cut));
-  return selector.Select(values, k);
+// In blocks of `block` elements, with a bound that a hint gave.
+std::vector<uint32_t> Fast(const std::vector<float>& values, size_t k, size_t block, uint32_t bound = kAnyMagnitude) {
+  for (;; bound = kAnyMagnitude) {
+    TopKSelector selector(k, bound);
+    for (size_t i = 0; i < values.size(); i += block)
+      selector.Gather(values.data() + i, i, std::min(block, values.size() - i));
+    if (!selector.Finish()) {
+      EXPECT_NE(bound, kAnyMagnitude);
+      continue;
+    }
+    const uint32_t least = selector.least();
+    const Picked picked = selector.Take();
+    EXPECT_EQ(least == 0, picked.indices.size() < k || k == 0);
+    for (size_t j = 0; j < picked.indices.size(); ++j) {
+      EXPECT_EQ(std::bit_cast<uint32_t>(picked.values[j]), std::bit_cast<uint32_t>(values[picked.indices[j]]));
+      EXPECT_GE(std::bit_cast<uint32_t>(std::abs(picked.values[j])), least);
+    }
+    return picked.indices;
+  }
 }
 
 enum Shape { kUniform, kFewValues, kNearlyEqual, kMostlyZero, kAllBits, kNegative, kDenormal, kShapes };
@@ -57,36 +71,36 @@ TEST(TopKSelect, EqualsAStableSortByMagnitude) {
     const size_t n = 1 + random.Below(seed % 10 == 0 ? 5000 : 200);
     const std::vector<float> values = Make(random, static_cast<int>(seed % kShapes), n);
     for (const size_t k : {size_t{1}, size_t{1 + random.Below(static_cast<uint32_t>(n))}, (n + 99) / 100, n})
-      ASSERT_EQ(Fast(values, k, random.Below(static_cast<uint32_t>(n))), Slow(values, k))
-          << "seed " << seed << " k " << k;
+      for (const uint32_t bound : {1u, 0x3E000000u, 0x3F800000u, 0x3F800003u, 0x7F800000u, random.Below(0x7F800000) + 1})
+        ASSERT_EQ(Fast(values, k, 1 + random.Below(300), bound), Slow(values, k))
+            << "seed " << seed << " k " << k << " bound " << bound;
   }
 }
 
 TEST(TopKSelect, TiesGoToTheLowerIndex) {
-  EXPECT_EQ(Fast({2, -2, 2, -2, 2}, 3, 0), (std::vector<uint32_t>{0, 1, 2}));
-  EXPECT_EQ(Fast({1, -3, 2, -2, 2}, 3, 0), (std::vector<uint32_t>{1, 2, 3}));
+  EXPECT_EQ(Fast({2, -2, 2, -2, 2}, 3, 2), (std::vector<uint32_t>{0, 1, 2}));
+  EXPECT_EQ(Fast({1, -3, 2, -2, 2}, 3, 2), (std::vector<uint32_t>{1, 2, 3}));
 }
 
 TEST(TopKSelect, NothingToSelect) {
-  EXPECT_TRUE(Fast({}, 3, 0).empty());
-  EXPECT_TRUE(Fast({1, 2}, 0, 0).empty());
-  EXPECT_TRUE(Fast({0.0f, -0.0f, 0.0f}, 2, 0).empty());
+  EXPECT_TRUE(Fast({}, 3, 1).empty());
+  EXPECT_TRUE(Fast({1, 2}, 0, 1).empty());
+  EXPECT_TRUE(Fast({0.0f, -0.0f, 0.0f}, 2, 1).empty());
 }
 
-TEST(TopKSelector, AmongCandidatesIsTheSame) {
+// The list overflows again and again: rising values all reach the bound, equal ones and zeros must not push out others.
+TEST(TopKSelect, ListsThatOverflowAreCut) {
   PhiloxRandom random(9);
-  for (int run = 0; run < 200; ++run) {
-    const size_t n = 1 + random.Below(3000), k = random.Below(static_cast<uint32_t>(n) + 1);
-    std::vector<float> values(n);
-    std::vector<uint32_t> all;
-    for (uint32_t i = 0; i < n; ++i) {
-      values[i] = run % 2 == 0 ? random.Uniform() - 0.5f : static_cast<float>(static_cast<int>(random.Below(7)) - 3);
-      if (values[i] != 0) all.push_back(i);
+  for (const size_t n : {size_t{4096}, size_t{20000}, size_t{50000}})
+    for (const size_t k : {size_t{1}, size_t{100}, size_t{3000}, n / 2}) {
+      std::vector<float> rising(n), equal(n, -1.0f), few(n), front(n, 1e-3f);
+      for (size_t i = 0; i < n; ++i) rising[i] = static_cast<float>(i);
+      for (float& v : few) v = static_cast<float>(static_cast<int>(random.Below(7)) - 3);
+      for (size_t i = 0; i < n / 3; ++i) front[i] = 5.0f - static_cast<float>(i % 3);
+      for (const auto& values : {rising, equal, few, front})
+        for (const uint32_t bound : {kAnyMagnitude, 0x3F800000u, 0x40A00000u})
+          ASSERT_EQ(Fast(values, k, 256, bound), Slow(values, k)) << n << " " << k << " " << bound;
     }
-    TopKSelector selector;
-    selector.Count(values);
-    EXPECT_EQ(TopKSelector::SelectAmong(values, all, k), selector.Select(values, k)) << run;
-  }
 }
 
 }  // namespace

@@ -88,7 +88,8 @@ void ExpectEncodesAsTheCpu(const Case& of, const std::vector<Partition>& partiti
         std::ranges::equal(std::as_bytes(std::span(bytes[i].data(), expected.bytes.size())), expected.bytes))
         << "other bytes, " << what;
     ExpectSameBits(outs[i].values(), expected.residual, "residual, " + what);
-    if (!after.empty()) ExpectSameBits(afters[i].values(), after, "state, " + what);
+    // That of topk is a hint for the CPU's one pass, which kernels have no use for.
+    if (of.selection == Selection::kAdaptive) ExpectSameBits(afters[i].values(), after, "state, " + what);
     bytes[i].ExpectMarginsUntouched("the encoding, " + what);
     outs[i].ExpectMarginsUntouched("the residual, " + what);
     workspaces[i].ExpectMarginsUntouched("the workspace, " + what);
