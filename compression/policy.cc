@@ -73,12 +73,10 @@ absl::Status CheckMomentumCorrection(const proto::JobConfig& config) {
   return absl::OkStatus();
 }
 
-absl::Status CheckWarmup(const proto::JobConfig& config, const std::vector<CodecRule>& rules) {
-  if (config.codec_warmup_rounds() == 0 || RatioOf(PushCodec(config)).has_value()) return absl::OkStatus();
-  for (const CodecRule& rule : rules)
-    if (RatioOf(rule.codec).has_value()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("job.codec_warmup_rounds is set, but neither job.codec ", PushCodec(config),
-                                                 " nor a rule has a ratio, as topk:0.01 has"));
+// Whether something has a ratio to warm up.
+bool HasRatio(const proto::JobConfig& config, const std::vector<CodecRule>& rules) {
+  return RatioOf(PushCodec(config)).has_value() ||
+         std::ranges::any_of(rules, [](const CodecRule& rule) { return RatioOf(rule.codec).has_value(); });
 }
 
 }  // namespace
@@ -130,7 +128,6 @@ absl::Status CheckCodecConfig(const proto::JobConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(const std::vector<CodecRule> rules, Rules(config));
   for (size_t i = 0; i < rules.size(); ++i)
     SLUICE_RETURN_IF_ERROR(CheckPushCodec(config, absl::StrCat("codec_rules rule ", i + 1), rules[i].codec));
-  SLUICE_RETURN_IF_ERROR(CheckWarmup(config, rules));
   SLUICE_RETURN_IF_ERROR(CheckMomentumCorrection(config));
   if (!(config.local_clip_norm() >= 0 && config.local_clip_norm() <= std::numeric_limits<float>::max()))
     return absl::InvalidArgumentError(absl::StrCat("job.local_clip_norm is ", config.local_clip_norm(),
@@ -143,6 +140,11 @@ absl::Status CheckCodecConfig(const proto::JobConfig& config) {
 
 std::vector<std::string> CodecWarnings(const proto::JobConfig& config) {
   std::vector<std::string> warnings;
+  const auto rules = Rules(config);
+  if (!rules.ok()) return warnings;
+  if (config.codec_warmup_rounds() > 0 && !HasRatio(config, *rules))
+    warnings.push_back(absl::StrCat("job.codec_warmup_rounds does nothing: neither job.codec ", PushCodec(config),
+                                    " nor a rule has a ratio, as topk:0.01 has"));
   if (!config.no_error_feedback()) return warnings;
   const auto look = [&](const std::string& where, const std::string& name) {
     const auto codec = MakeCodec(name);
@@ -151,8 +153,7 @@ std::vector<std::string> CodecWarnings(const proto::JobConfig& config) {
                                       "what it leaves out is lost. Expect worse training, or none"));
   };
   look("job.codec", PushCodec(config));
-  if (const auto rules = Rules(config); rules.ok())
-    for (const CodecRule& rule : *rules) look(absl::StrCat("rule ", rule.text, ":"), rule.codec);
+  for (const CodecRule& rule : *rules) look(absl::StrCat("rule ", rule.text, ":"), rule.codec);
   return warnings;
 }
 

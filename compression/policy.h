@@ -17,8 +17,7 @@ namespace sluice::compression {
 inline constexpr std::string_view kAutoCodec = "auto";   // the scheduler chooses, by plan (docs/policy.md)
 
 // Checks the codec part of a job's configuration: all names are known, a biased codec (topk, onebit) is not used for pushes
-// without error feedback unless allow_biased asks for it, momentum is not kept on both sides, warm-up has a ratio to warm up,
-// and replies are not in a codec that draws random numbers: what a reply loses goes into the next one, which has no bound if
+// without error feedback unless allow_biased asks for it, momentum is not kept on both sides, and replies are not in a codec that draws random numbers: what a reply loses goes into the next one, which has no bound if
 // the error may exceed the value.
 absl::Status CheckCodecConfig(const proto::JobConfig& config);
 
@@ -32,7 +31,7 @@ struct TensorPolicy {
 absl::StatusOr<TensorPolicy> PolicyFor(const proto::JobConfig& config, const proto::TensorSpec& tensor);
 absl::StatusOr<std::string> CodecFor(const proto::JobConfig& config, const proto::TensorSpec& tensor);   // its codec
 
-// What people should know of a configuration that is allowed: a biased codec without error feedback.
+// What people should know of a configuration that is allowed: a biased codec without error feedback, a warm-up of nothing.
 std::vector<std::string> CodecWarnings(const proto::JobConfig& config);
 
 // Whether job.codec or a rule is kAutoCodec.

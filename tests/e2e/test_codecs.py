@@ -85,7 +85,6 @@ class Codecs(TestCase):
     def test_what_contradicts_itself_is_refused_with_the_reason(self):
         for more, words in (({"job__momentum_correction": 0.9}, "count twice"),
                             ({"job__codec_rules": "a=int9"}, 'the nearest is "int8"'),
-                            ({"job__codec": "int8", "job__codec_warmup_rounds": 5}, "has a ratio"),
                             ({"job__codec": "auto", "job__auto_codecs": "none,terngrad"}, "keeps no residual")):
             with self.subTest(**more), Cluster() as cluster:
                 worker = cluster.start_worker(0, train_args(cluster, workers=1, **more))
