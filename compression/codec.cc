@@ -28,6 +28,8 @@ constexpr Entry kEntries[] = {
     {"bf16", Parameter::kNone, "", "bfloat16; 2 bytes an element", MakeBf16},
     {"mxfp8", Parameter::kNone, "", "8-bit floats (E4M3), one power of two for 32 elements; 8.25 bits an element",
      MakeMxfp8},
+    {"nvfp4", Parameter::kNone, "",
+     "4-bit floats (E2M1), one 8-bit float for 16 elements and one scale for all; 4.5 bits an element", MakeNvfp4},
     {"int8", Parameter::kOptional, "stochastic|static:<range>",
      "8-bit integers, one scale for 128 elements; 8.25 bits an element; rounds to nearest, or at random without bias; or one range for "
      "all (docs/policy.md, \"Calibration\"; needs error feedback)",
@@ -74,6 +76,7 @@ std::vector<std::unique_ptr<const Codec>> MakeDecoders() {
   for (const char* name : kDecoders) decoders.push_back(MakeCodec(name).value());
   decoders.push_back(MakeSparseDecoder());
   decoders.push_back(MakeLowRank("1", false, 0).value());
+  decoders.push_back(MakeNvfp4("").value());
   return decoders;
 }
 

@@ -25,7 +25,7 @@ namespace sluice::compression {
 // On the wire (FrameHeader::codec); never renumber.
 enum class CodecId : uint16_t {
   kNone = 0, kFp16 = 1, kBf16 = 2, kInt8 = 3, kTopK = 4, kInt4 = 5, kOneBit = 6, kQsgd = 7, kMxfp8 = 8, kSparse = 9,
-  kLowRank = 10
+  kLowRank = 10, kNvfp4 = 11
 };
 
 struct EncodeInput {

@@ -272,6 +272,38 @@ Bytes SlowSparse(const std::vector<float>& p, Picks picks, double parameter, con
   return out;
 }
 
+Bytes SlowNvfp4(const std::vector<float>& p) {
+  static constexpr double kValues[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  float amax = 0;
+  for (const float v : p) amax = std::max(amax, std::abs(v));
+  const float s = amax < 0x1p-100f ? 0.0f : std::min(amax / 2688.0f, 0x1.8p116f);
+  Bytes out, codes;
+  Append(s, &out);
+  std::vector<int> nibbles;
+  for (size_t begin = 0; begin < p.size(); begin += 16) {
+    const size_t end = std::min(p.size(), begin + 16);
+    float bmax = 0;
+    for (size_t i = begin; i < end; ++i) bmax = std::max(bmax, std::abs(p[i]));
+    const uint8_t block = s == 0 ? 0 : SlowE4M3(double{bmax / 6.0f / s});
+    const float b = static_cast<float>(block < 8 ? std::ldexp(block, -9) : std::ldexp(8 + (block & 7), (block >> 3) - 10));
+    const float d = b * s;
+    Append(d == 0 ? uint8_t{0} : block, &out);
+    for (size_t i = begin; i < end; ++i) {
+      const double wanted = d == 0 ? 0.0 : double{std::abs(p[i]) * (1.0f / d)};
+      int best = 0;
+      for (int code = 1; code < 8; ++code) {
+        const double distance = std::abs(kValues[code] - wanted), least = std::abs(kValues[best] - wanted);
+        if (distance < least || (distance == least && code % 2 == 0)) best = code;
+      }
+      nibbles.push_back(best != 0 && p[i] < 0 ? best + 8 : best);
+    }
+  }
+  if (nibbles.size() % 2 != 0) nibbles.push_back(0);
+  for (size_t i = 0; i < nibbles.size(); i += 2) Append(static_cast<uint8_t>(nibbles[i] + 16 * nibbles[i + 1]), &codes);
+  out.insert(out.end(), codes.begin(), codes.end());
+  return out;
+}
+
 TEST(CodecBytes, EqualTheSlowEncoders) {
   for (int shape = 0; shape < kShapes; ++shape) {
     for (const size_t n : kSizes) {
@@ -292,6 +324,7 @@ TEST(CodecBytes, EqualTheSlowEncoders) {
         ASSERT_EQ(bytes(("qsgd:" + std::to_string(levels)).c_str()), SlowQsgd(p, levels)) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("terngrad"), SlowQsgd(p, 1)) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("onebit"), SlowOneBit(p)) << "shape " << shape << " n " << n;
+      ASSERT_EQ(bytes("nvfp4"), SlowNvfp4(p)) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("mxfp8"), SlowMxfp8(p)) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("randk:0.01"), SlowSparse(p, Picks::kDrawn, 0.01, "fp16")) << "shape " << shape << " n " << n;
       ASSERT_EQ(bytes("randk:0.3+int8"), SlowSparse(p, Picks::kDrawn, 0.3, "int8")) << "shape " << shape << " n " << n;
@@ -317,6 +350,7 @@ TEST(CodecBytes, Golden) {
   EXPECT_EQ(EncodeBytes("onebit", {1.0f, -2.0f, 0.0f, -1.0f}), Hex("0000803F 0A"));
   EXPECT_EQ(EncodeBytes("qsgd:1", {4.0f, 0.0f, -4.0f}), Hex("01000000 00008040 05 04"));
   EXPECT_EQ(EncodeBytes("mxfp8", {448.0f, -1.0f, 0.0f, 0.001f}), Hex("7F 7E B8 00 01"));
+  EXPECT_EQ(EncodeBytes("nvfp4", {2688.0f, -448.0f, 200.0f}), Hex("0000803F 7E A7 01"));
   EXPECT_EQ(EncodeBytes("topk:0.5", {0.5f, -4.0f, 0.25f, 3.0f}), Hex("02000000 F3FF 01 00 00F8 0076 0A"));   // bitmap
   std::vector<float> sparse(100, 0.25f);
   sparse[3] = 1.0f;
@@ -338,6 +372,7 @@ TEST(CodecBytes, ExactSizes) {
   EXPECT_EQ(EncodeBytes("terngrad", g).size(), 4 + n / 4 + n / 32);   // 2.25
   EXPECT_EQ(EncodeBytes("qsgd:7", g).size(), 4 + n / 2 + n / 32);
   EXPECT_EQ(EncodeBytes("mxfp8", g).size(), n + n / 32);          // 8.25
+  EXPECT_EQ(EncodeBytes("nvfp4", g).size(), 4 + n / 2 + n / 16);  // 4.5
   const double top = static_cast<double>(EncodeBytes("topk:0.01", g).size());
   EXPECT_LT(top / (4.0 * n), 0.0085);                             // under 27.2 bits an entry, indices included
   const double top8 = static_cast<double>(EncodeBytes("topk:0.01+int8", g).size());

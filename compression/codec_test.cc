@@ -22,7 +22,7 @@ class EveryCodec : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(Names, EveryCodec,
                          testing::Values("none", "fp16", "bf16", "int8", "topk:0.01", "topk:0.3", "topk:1", "int8:stochastic", "int4",
-                                         "int4:stochastic", "onebit", "terngrad", "qsgd:7", "qsgd:127", "mxfp8", "randk:0.01",
+                                         "int4:stochastic", "onebit", "terngrad", "qsgd:7", "qsgd:127", "mxfp8", "nvfp4", "randk:0.01",
                                          "randk:1", "threshold:0.001", "threshold:1e-38", "topk:0.01+int8", "topk:1+none",
                                          "topk:0.3+int4:stochastic", "topk:0.1+onebit", "threshold:0.5+mxfp8",
                                          "randk:0.2+bf16", "threshold:auto:0.01", "threshold:auto:0.2+int8", "lowrank:2",
@@ -237,9 +237,9 @@ TEST(MakeCodec, NamesAndFlags) {
     ASSERT_NE(DecoderFor(static_cast<uint16_t>(codec->id())), nullptr);
     EXPECT_EQ(DecoderFor(static_cast<uint16_t>(codec->id()))->id(), codec->id());
   }
-  EXPECT_EQ(DecoderFor(11), nullptr);
+  EXPECT_EQ(DecoderFor(12), nullptr);
   EXPECT_EQ(DecoderFor(65535), nullptr);
-  EXPECT_EQ(KnownCodecs().size(), 13u);
+  EXPECT_EQ(KnownCodecs().size(), 14u);
 }
 
 TEST(MakeCodec, ErrorsSayWhatWouldDo) {

@@ -15,7 +15,7 @@ class Feedback : public testing::TestWithParam<const char*> {
   std::unique_ptr<Codec> codec_ = Named(GetParam());
 };
 INSTANTIATE_TEST_SUITE_P(Names, Feedback, testing::Values("fp16", "bf16", "int8", "topk:0.01", "topk:0.001", "int8:stochastic", "int4",
-                                         "int4:stochastic", "onebit", "mxfp8", "randk:0.01", "threshold:0.001",
+                                         "int4:stochastic", "onebit", "mxfp8", "nvfp4", "randk:0.01", "threshold:0.001",
                                          "topk:0.01+int8", "topk:0.01+onebit", "randk:0.05+int4", "threshold:0.001+bf16",
                                          "lowrank:2@30", "lowrank:2+fp16@50"),
                          [](const auto& info) { return std::to_string(info.index); });

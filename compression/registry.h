@@ -15,6 +15,7 @@ absl::StatusOr<std::unique_ptr<Codec>> MakeNone(std::string_view);
 absl::StatusOr<std::unique_ptr<Codec>> MakeFp16(std::string_view);
 absl::StatusOr<std::unique_ptr<Codec>> MakeBf16(std::string_view);
 absl::StatusOr<std::unique_ptr<Codec>> MakeMxfp8(std::string_view);
+absl::StatusOr<std::unique_ptr<Codec>> MakeNvfp4(std::string_view);
 absl::StatusOr<std::unique_ptr<Codec>> MakeInt8(std::string_view parameter);
 absl::StatusOr<std::unique_ptr<Codec>> MakeInt4(std::string_view parameter);
 absl::StatusOr<std::unique_ptr<Codec>> MakeOneBit(std::string_view);

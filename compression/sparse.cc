@@ -26,7 +26,8 @@ constexpr size_t kHeaderBytes = 8, kKeyBytes = 8;
 enum Form : uint8_t { kGaps = 0, kBitmap = 1, kDrawn = 2 };
 
 bool CarriesValues(CodecId id) {
-  return id != CodecId::kTopK && id != CodecId::kQsgd && id != CodecId::kSparse && id != CodecId::kLowRank;
+  return id != CodecId::kTopK && id != CodecId::kQsgd && id != CodecId::kSparse && id != CodecId::kLowRank &&
+         id != CodecId::kNvfp4;
 }
 
 class Sparse final : public Codec {

@@ -38,7 +38,7 @@ constexpr size_t kElements = kPartition * kPartitions;
 
 const char* const kCodecs[] = {"none",           "fp16",           "bf16",
                                "mxfp8",          "int8",           "int8:stochastic",
-                               "int4",           "onebit",         "terngrad",
+                               "int4",           "nvfp4",          "onebit",         "terngrad",
                                "qsgd:7",         "topk:0.01",      "topk:0.1",
                                "topk:0.01+int8", "randk:0.01",     "threshold:0.01",
                                "threshold:auto:0.01", "lowrank:1",     "lowrank:4",

@@ -45,7 +45,7 @@ void ChooseJob(PhiloxRandom& random, proto::JobConfig* job) {
   job->set_codec(OneOf<const char*>(
       random, {"none", "none", "fp16", "bf16", "int8", "int8", "topk:0.1", "topk:0.4", "int8:stochastic", "int4", "mxfp8",
                "onebit", "qsgd:7", "terngrad", "randk:0.2", "topk:0.2+int8", "threshold:auto:0.1", "threshold:0.05+int4",
-               "lowrank:1", "lowrank:2+fp16"}));
+               "lowrank:1", "lowrank:2+fp16", "nvfp4"}));
   job->set_codec_min_elements(OneOf(random, {1u, 1u, 200u}));
   if (!compression::MakeCodec(job->codec()).value()->biased() && random.Chance(0.2)) job->set_no_error_feedback(true);
   if (compression::RatioOf(job->codec()).has_value() && random.Chance(0.3)) job->set_codec_warmup_rounds(1 + random.Below(12));

@@ -264,6 +264,17 @@ absl::StatusOr<std::vector<float>> SlowDecode(uint16_t codec, ConstBytes payload
     }
     case 9: return DecodeSparse(payload, n);
     case 10: return DecodeLowRank(payload, n);
+    case 11: {
+      static constexpr float kValues[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+      const size_t head = 4 + (n + 15) / 16;
+      if (payload.size() != head + (n + 1) / 2) return Bad("nvfp4 of another size");
+      for (size_t i = 0; i < n; ++i) {
+        const float block = static_cast<float>(E4M3ToDouble(std::to_integer<int>(in[4 + i / 16]))) * LoadLe<float>(in);
+        const int code = std::to_integer<int>(in[head + i / 2]) >> (i % 2 * 4) & 15;
+        out[i] = (code >= 8 ? -kValues[code & 7] : kValues[code]) * block;
+      }
+      return out;
+    }
     default: return Bad(absl::StrCat("codec ", codec));
   }
 }
