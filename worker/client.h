@@ -127,6 +127,16 @@ struct Table {
 
 enum class Pooling { kSum, kMean };
 
+// Values in the memory of a GPU.
+struct DeviceGradient {
+  const float* data = nullptr;
+  size_t size = 0;
+};
+struct DeviceOutput {
+  float* data = nullptr;
+  size_t size = 0;
+};
+
 struct OpOptions {
   std::optional<int> priority = std::nullopt;  // of this call alone
   // Default: data.op_timeout_ms; ends the wait, not the push.
@@ -219,6 +229,14 @@ class Client {
   Handle Pull(Tensor tensor, std::span<float> out, const OpOptions& options = {});
   // out: what the job's reply is (parameters, or the reduced gradient). May be the gradient's own memory.
   Handle PushPull(Tensor tensor, std::span<const float> gradient, std::span<float> out, const OpOptions& options = {});
+  // The same for tensors in GPU memory: encoded there, so that the compressed bytes alone come to the host. The gradient is
+  // ready, and `out` may be written, when what is enqueued on `stream` (a cudaStream_t of that GPU) before the call is done;
+  // the call does not wait for it. The new parameters are in `out` when the handle is done, for any stream. All tensors on
+  // one GPU; docs/gpu.md has the codecs and limits. kUnimplemented: no CUDA in this build, no driver, no GPU, or a codec that
+  // is not encoded there.
+  Handle Push(Tensor tensor, DeviceGradient gradient, void* stream, const OpOptions& options = {});
+  Handle PushPull(Tensor tensor, DeviceGradient gradient, DeviceOutput out, void* stream,
+                  const OpOptions& options = {});
   // The root's values become the parameters of the servers and arrive in everybody's `values`. kAborted, at all ranks alike:
   // the root was lost before (job.on_worker_loss=rescale); the servers' parameters, which are in `values` then, have not
   // changed; another rank may be the root of another.

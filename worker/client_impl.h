@@ -41,6 +41,14 @@ class OpEnd {
   const std::function<void()> gone_;
 };
 
+// An operation that has failed before it began.
+inline Handle Ended(const absl::Status& status) {
+  auto state = std::make_shared<Handle::State>();
+  state->Finish(FromAbsl(status), {});
+  state->Release();
+  return Handle(std::move(state));
+}
+
 // Held by the operations' ends and by handles too, which may outlive their client.
 struct Shared {
   std::mutex mutex;
@@ -72,6 +80,8 @@ struct Client::Impl {
                                      DoneFn done, std::function<void()> released)>;
   Handle Start(const OpOptions& options, StartFn start);
   Handle Submit(worker::OpRequest request, const OpOptions& options);
+  Handle SubmitFromDevice(worker::OpRequest request, DeviceGradient gradient, DeviceOutput out, void* stream,
+                          const OpOptions& options);
   Result<worker::SnapshotFile*> SnapshotOnDisk();  // with mutex held
   std::string SnapshotName() const;
   absl::StatusOr<KnownTable> Known(Table table);

@@ -14,6 +14,7 @@
 #include "worker/calibration.h"
 #include "worker/codec_speed.h"
 #include "worker/codec_stats.h"
+#include "worker/cuda_device.h"
 
 namespace sluice::worker {
 namespace {
@@ -155,6 +156,8 @@ Runtime::~Runtime() {
     loop_->Stop();
     thread_.join();
   }
+  // Its completions go to the loop, which runs no more: none is left when the core goes.
+  if (device_ != nullptr) (void)device_->Finish();
   metrics_http_.reset();
   core_.reset();  // what waits for an operation hears of it when its callbacks are destroyed
   if (absl::Status status = WriteTrace(); !status.ok()) log_.Error(status.ToString());
@@ -186,6 +189,21 @@ void Runtime::TurnEnd() {
   if (next == INT64_MAX || next >= turn_at_) return;
   turn_at_ = next;
   loop_->After(std::max<TimeNs>(next - clock_.Now(), 1), [this] { turn_at_ = INT64_MAX; });
+}
+
+absl::StatusOr<std::shared_ptr<Device>> Runtime::DeviceOf(const void* memory) {
+  SLUICE_ASSIGN_OR_RETURN(const int number, CudaDeviceOf(memory));
+  std::lock_guard<std::mutex> lock(device_mutex_);
+  if (device_ == nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(device_, OpenCudaDevice(memory, [this](std::function<void()> fn) { Post(std::move(fn)); }));
+    device_number_ = number;
+    log_.Info("tensors are encoded on ", device_->name());
+  }
+  if (number != device_number_) {
+    return absl::FailedPreconditionError(absl::StrCat("memory of gpu ", number, ", but this worker pushes from ",
+                                                      device_->name(), ": one worker has one GPU; start one for each"));
+  }
+  return device_;
 }
 
 absl::Status Runtime::StartMetrics() {

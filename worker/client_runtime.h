@@ -7,6 +7,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "transport/loop.h"
 #include "transport/transport.h"
 #include "worker/core.h"
+#include "worker/device.h"
 
 namespace sluice::worker {
 
@@ -77,6 +79,9 @@ class Runtime {
   absl::Status WriteTrace();
   absl::Status WriteCalibration();   // by rank 0, before it leaves
 
+  // The GPU that `memory` lies on; from any thread. FAILED_PRECONDITION if it is not the one of before.
+  absl::StatusOr<std::shared_ptr<Device>> DeviceOf(const void* memory);
+
  private:
   struct Metrics;
   class Tracing;
@@ -102,6 +107,10 @@ class Runtime {
   uint64_t published_codecs_version_ = 0;
   std::unique_ptr<MetricsHttp> metrics_http_;
   std::unique_ptr<transport::Loop> loop_;
+  std::mutex device_mutex_;
+  // Guarded by device_mutex_: the one GPU that tensors are pushed from, once there is one.
+  std::shared_ptr<Device> device_;
+  int device_number_ = -1;
   std::unique_ptr<WorkerCore> core_;  // outlives the endpoint, whose handler it is
   std::unique_ptr<transport::Endpoint> endpoint_;
   std::unique_ptr<ControlStream> stream_;

@@ -52,13 +52,6 @@ proto::TensorSpec ToProto(const TableSpec& spec, int priority) {
   return out;
 }
 
-Handle Ended(const absl::Status& status) {
-  auto state = std::make_shared<Handle::State>();
-  state->Finish(FromAbsl(status), {});
-  state->Release();
-  return Handle(std::move(state));
-}
-
 // Whether `values` hold so many rows; the product may be more than a size_t.
 bool Holds(size_t values, size_t rows, size_t dim) {
   return dim == 0 ? values == 0 : values % dim == 0 && values / dim == rows;

@@ -296,6 +296,24 @@ TEST(ClientTest, BroadcastPushPullAndMisuse) {
   EXPECT_FALSE(none->has_value());
 }
 
+// On every machine: without CUDA, without a driver, without a GPU; and where there is one, this is host memory.
+TEST(ClientTest, ATensorInGpuMemoryIsRefusedWithWhatIsMissing) {
+  Job job(1);
+  auto client = job.Connect(0);
+  ASSERT_TRUE(client.ok());
+  auto w = (*client)->RegisterTensor({.name = "w", .shape = {10}});
+  ASSERT_TRUE(w.ok());
+  std::vector<float> values(10);
+  Handle handle = (*client)->PushPull(*w, DeviceGradient{values.data(), 10}, DeviceOutput{values.data(), 10}, nullptr);
+  const auto info = handle.Wait();
+  handle.WaitReleased();
+  ASSERT_FALSE(info.ok());
+  EXPECT_TRUE(info.status().code() == Code::kUnimplemented || info.status().code() == Code::kInvalidArgument);
+  EXPECT_THAT(info.status().message(), testing::HasSubstr("host memory"));
+  EXPECT_EQ((*client)->NextRound(*w), 0u);
+  EXPECT_TRUE((*client)->Finish().ok());
+}
+
 TEST(ClientTest, ABufferWhoseBytesWrapAroundIsRefusedWithItsNumber) {
   Job job(1);
   auto client = job.Connect(0);

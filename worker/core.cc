@@ -68,6 +68,7 @@ CoreImpl::CoreImpl(WorkerCoreOptions options, transport::Endpoint* endpoint, con
               }),
       ops_({.clock = clock,
             .stats = &stats_,
+            .partitions = &env_,
             .link = [this](const Partition& partition) { return LinkFor(partition); },
             .fail = [this](absl::Status status) { Fail(std::move(status)); }}),
       row_pulls_({.partitions = &env_,
@@ -407,6 +408,13 @@ absl::StatusOr<std::vector<std::byte>> CoreImpl::Snapshot() const {
     return absl::FailedPreconditionError(
         absl::StrCat("a snapshot is taken between steps: ", unfinished, " operations are not finished"));
   }
+  for (const auto& [id, tensor] : ops_.tensors()) {
+    if (tensor->device == nullptr) continue;
+    if (absl::Status fetched = tensor->device->Fetch(); !fetched.ok()) {
+      return absl::Status(fetched.code(), absl::StrCat("a snapshot: the residual of ", tensor->spec.name(), " on ",
+                                                       tensor->device->device()->name(), ": ", fetched.message()));
+    }
+  }
   return EncodeSnapshot(plan_, env_.rank, ops_.tensors(), barrier_counts_);
 }
 
@@ -458,6 +466,11 @@ std::string CoreImpl::Waiting() const {
     return pull.empty() ? scheduler : absl::StrCat(pull, MissingWorkers());
   }
   const TensorState& tensor = *ops_.tensors().at(op->request.tensor);
+  if (op->on_device) {
+    return absl::StrFormat("round %d of tensor %s, %.1f s: %s works on it (nvidia-smi shows what runs there)",
+                           op->result.round, tensor.spec.name(), seconds(op->submitted),
+                           op->request.device->device->name());
+  }
   for (const auto& partition : tensor.partitions) {
     if (partition->phase() == Partition::Phase::kIdle) continue;
     std::string text = absl::StrFormat(

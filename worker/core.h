@@ -25,6 +25,7 @@ enum class OpKind { kPush, kPull, kPushPull, kBroadcast, kPushRows };
 
 class Calibration;       // worker/calibration.h
 class CodecStats;        // worker/codec_stats.h
+struct DeviceBuffers;    // worker/device.h
 struct RowPush;          // worker/rows.h
 struct TableShape;
 struct RowPullRequest;   // worker/row_pulls.h
@@ -36,6 +37,7 @@ struct OpRequest {
   std::span<float> output;        // kPull, kPushPull, kBroadcast: written until done; may be the input
   uint32_t root = 0;              // kBroadcast
   std::shared_ptr<const RowPush> rows;   // kPushRows: to a table, prepared (worker/rows.h); input and output are empty
+  std::shared_ptr<const DeviceBuffers> device;   // kPush, kPushPull from GPU memory: input and output are empty
   int32_t priority = INT32_MIN;   // INT32_MIN = the tensor's own; smaller goes first
   TimeNs deadline = 0;            // absolute; 0 = none. Passing it only ends the wait (see released)
 };
@@ -143,6 +145,7 @@ class WorkerCore : public transport::Handler, public control::MemberCore::Listen
 
   // State of this worker between steps (no operation unfinished, else FAILED_PRECONDITION): rounds, residuals,
   // replicas, barrier counts. Format: docs/snapshots.md; it carries a version, the job's uid and a hash.
+  // Residuals that live in GPU memory are fetched, and waited for.
   virtual absl::StatusOr<std::vector<std::byte>> Snapshot() const = 0;
   // After RegisterTensors and before the first Submit. FAILED_PRECONDITION if it is of another job or too old: its next
   // round must be the owners' open round, or the one before (which is replayed, and answered from the last reply).

@@ -15,9 +15,7 @@ namespace {
 constexpr size_t kTurnBytes = 4 << 20;
 constexpr size_t kCheckElements = 256 << 10;
 
-bool Overlap(std::span<const float> a, std::span<const float> b) {
-  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
-}
+}  // namespace
 
 const char* KindName(OpKind kind) {
   switch (kind) {
@@ -29,8 +27,6 @@ const char* KindName(OpKind kind) {
   }
   return "operation";
 }
-
-}  // namespace
 
 TableShape TensorState::table_shape() const {
   TableShape shape;
@@ -79,6 +75,7 @@ absl::Status OpQueue::Check(const TensorState* tensor, const OpRequest& request)
     return absl::InvalidArgumentError(absl::StrCat(KindName(request.kind), " of ", tensor->spec.name(), ": it is a ",
                                                    tensor->spec.has_table() ? "table" : "tensor"));
   }
+  if (request.device != nullptr) return CheckDevice(*tensor, request);
   if (request.kind == OpKind::kPushRows) {
     if (request.rows != nullptr && request.rows->parts.size() == tensor->partitions.size()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("push of rows of table ", tensor->spec.name(), ": prepared for ",
@@ -169,10 +166,17 @@ bool OpQueue::Pump() {
 }
 
 size_t OpQueue::Step(TensorState& tensor, Op& op) {
-  return op.checked < tensor.elements ? StepCheck(tensor, op) : StepStart(tensor, op);
+  if (op.checked == tensor.elements) return StepStart(tensor, op);
+  return op.request.device != nullptr ? StepDevice(tensor, op) : StepCheck(tensor, op);
 }
 
 size_t OpQueue::StepCheck(TensorState& tensor, Op& op) {
+  if (tensor.device != nullptr && op.request.kind != OpKind::kBroadcast) {
+    Refuse(tensor, op, absl::FailedPreconditionError(absl::StrFormat(
+        "%s of tensor %s from host memory: it was pushed from GPU memory before, and what its codec left out lies "
+        "there; go on from there", KindName(op.request.kind), tensor.spec.name())));
+    return 0;
+  }
   const size_t count = std::min(kCheckElements, tensor.elements - op.checked);
   const std::span<const float> chunk = op.request.input.subspan(op.checked, count);
   const size_t bad = compression::FirstNonfinite(chunk);
@@ -181,21 +185,29 @@ size_t OpQueue::StepCheck(TensorState& tensor, Op& op) {
     if (clip_norm_ > 0 && op.request.kind != OpKind::kBroadcast) op.squared_norm += compression::SquaredNorm(chunk);
     return count * sizeof(float);
   }
+  OnNonfinite(tensor, op, op.checked + bad, absl::StrFormat("%g", static_cast<double>(chunk[bad])));
+  return count * sizeof(float);
+}
+
+void OpQueue::OnNonfinite(TensorState& tensor, Op& op, size_t element, const std::string& what) {
   if (skip_nonfinite_ && op.request.kind != OpKind::kBroadcast) {
     op.nonfinite = true;
     op.checked = tensor.elements;
-    return count * sizeof(float);
+    return;
   }
   ++env_.stats->refused_nonfinite;
-  op.result.status =
-      absl::InvalidArgumentError(absl::StrFormat("%s of tensor %s: element %d is %g; nothing was sent, and round %d is "
-                                                 "still to be pushed (job.on_nonfinite=skip skips "
-                                                 "such a step on all workers)",
-                                                 KindName(op.request.kind), tensor.spec.name(), op.checked + bad,
-                                                 static_cast<double>(chunk[bad]), op.result.round));
+  Refuse(tensor, op,
+         absl::InvalidArgumentError(absl::StrFormat("%s of tensor %s: element %d is %s; nothing was sent, and round %d "
+                                                    "is still to be pushed (job.on_nonfinite=skip skips "
+                                                    "such a step on all workers)",
+                                                    KindName(op.request.kind), tensor.spec.name(), element, what,
+                                                    op.result.round)));
+}
+
+void OpQueue::Refuse(TensorState& tensor, Op& op, absl::Status why) {
+  op.result.status = std::move(why);
   ready_.erase({op.priority, op.id});
   FinishFront(tensor);
-  return count * sizeof(float);
 }
 
 size_t OpQueue::StepStart(TensorState& tensor, Op& op) {
@@ -213,9 +225,9 @@ size_t OpQueue::StepStart(TensorState& tensor, Op& op) {
     push.round = op.result.round;
     push.priority = op.priority;
     push.submitted = op.submitted;
-    push.rows = rows.payload;
-    push.row_count = rows.rows;
-    push.rows_codec = request.rows->codec;
+    push.prepared = rows.payload;
+    push.prepared_count = rows.rows;
+    push.prepared_codec = request.rows->codec;
     if (rows.rows == 0) push.flags = transport::kFlagEmpty;
     if (op.next_partition == 1) env_.stats->raw_bytes += request.rows->raw_bytes;
     touched = rows.payload.size();
@@ -231,6 +243,11 @@ size_t OpQueue::StepStart(TensorState& tensor, Op& op) {
     push.priority = op.priority;
     push.submitted = op.submitted;
     push.output = part(request.output);
+    if (request.device != nullptr && !request.device->out.empty()) {
+      absl::StatusOr<std::span<float>> output = tensor.device->Output();
+      if (output.ok()) push.output = part(*output);
+      status.Update(output.status());
+    }
     if (request.kind == OpKind::kBroadcast) {
       push.flags = request.root == rank_ ? transport::kFlagAssign : transport::kFlagEmpty;
     } else if (op.nonfinite) {
@@ -238,12 +255,19 @@ size_t OpQueue::StepStart(TensorState& tensor, Op& op) {
     }
     if ((push.flags & (transport::kFlagEmpty | transport::kFlagNonfinite)) == 0) {
       push.gradient = part(request.input);
+      if (request.device != nullptr) {
+        push.prepared = tensor.device->payload(op.next_partition - 1);
+        push.prepared_count = static_cast<uint32_t>(shape.elements);
+        push.prepared_codec = tensor.device->codec();
+        push.plain = push.prepared_codec == static_cast<uint16_t>(compression::CodecId::kNone);
+        touched = push.prepared.size();
+      }
       if (clip_norm_ > 0 && request.kind != OpKind::kBroadcast && op.squared_norm > clip_norm_ * clip_norm_) {
         push.factor = static_cast<float>(clip_norm_ / std::sqrt(op.squared_norm));
       }
       env_.stats->raw_bytes += shape.elements * sizeof(float);
     }
-    status = partition.StartPush(push, link);
+    if (status.ok()) status = partition.StartPush(push, link);
   }
   if (!status.ok()) {
     env_.fail(absl::Status(status.code(), absl::StrCat(KindName(request.kind), " of tensor ", tensor.spec.name(), ": ",
@@ -265,6 +289,9 @@ void OpQueue::OnPartitionIdle(Partition* partition) {
       const uint32_t segment = partition->shape().index - tensor->partitions.front()->shape().index;
       ReturnRows(tensor->table_shape(), op.request.rows->parts[segment]);
     }
+    if (op.request.device != nullptr) {
+      SettleOnDevice(*tensor, op, partition->shape().index - tensor->partitions.front()->shape().index, answer);
+    }
     op.result.contributors = std::min(op.result.contributors, answer.contributors);
     next_rate_ = partition->next_rate();
   } else if (op.result.status.ok()) {
@@ -279,7 +306,12 @@ void OpQueue::OnPartitionIdle(Partition* partition) {
       }
     }
     op.result.next_rate = next_rate_;
-    FinishFront(*tensor);
+    if (!op.has_output) {
+      TakeDeviceStatus(*tensor, op);
+      return FinishFront(*tensor);
+    }
+    op.on_device = true;
+    op.request.device->device->Then([this, id = op.id](const absl::Status& status) { OnDeviceDone(id, status); });
   }
 }
 
@@ -317,6 +349,7 @@ void OpQueue::OnTick() {
     Op& op = *it->second;
     const TensorState* tensor = Find(op.request.tensor);
     std::string where = op.running ? "" : "; an earlier operation on this tensor is not finished";
+    if (op.on_device) where = absl::StrCat("; ", op.request.device->device->name(), " still works on it");
     for (const auto& partition : tensor->partitions) {
       if (!op.running || partition->phase() == Partition::Phase::kIdle) continue;
       where = absl::StrCat("; partition ", partition->shape().index, ": ", partition->Progress());
@@ -355,7 +388,7 @@ void OpQueue::Fail(const absl::Status& why) {
     op.unfinished -= tensor->partitions.size() - op.next_partition;
     op.next_partition = tensor->partitions.size();
     op.checked = tensor->elements;
-    ++op.unfinished;
+    op.unfinished += 1 + (op.on_device ? 1 : 0);   // OnEncoded or OnDeviceDone counts that one off
     for (auto& partition : tensor->partitions) partition->Abandon(why);
     if (--op.unfinished == 0) FinishFront(*tensor);
   }

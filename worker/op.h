@@ -12,6 +12,8 @@
 //   5. done       called from RunDeferred, never from inside Submit. A deadline or Cancel calls it early; 2 to 4 go on
 //                 regardless, since the other workers' round needs this push; `released` follows after the last
 //                 partition.
+// Of a push from GPU memory (worker/device.h) 2 and the encoding are the device's: meanwhile the operation is off the list
+// of work, and after 4 it waits until its output is on the device.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +30,16 @@
 #include "base/clock.h"
 #include "proto/plan.pb.h"
 #include "worker/core.h"
+#include "worker/device_tensor.h"
 #include "worker/partition.h"
 #include "worker/rows.h"
 
 namespace sluice::worker {
+
+const char* KindName(OpKind kind);   // for people
+inline bool Overlap(std::span<const float> a, std::span<const float> b) {
+  return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
+}
 
 struct Op {
   uint64_t id = 0;
@@ -47,6 +55,9 @@ struct Op {
   double squared_norm = 0;    // of these, if gradients are clipped
   size_t next_partition = 0;  // to be started
   size_t unfinished = 0;      // partitions that are not idle again
+  bool on_device = false;     // a GPU works on it, and may touch its buffers
+  bool has_output = false;    // some of its output is on its way to the GPU
+  absl::Status device_status; // what failed there after its round was applied
   OpResult result;
 };
 
@@ -61,6 +72,7 @@ struct TensorState {
   std::shared_ptr<const compression::Codec> row_codec;     // tables: of the values that are pushed
   std::shared_ptr<RowResidual> row_residual;               // and their error feedback; null = none
   std::vector<std::unique_ptr<Partition>> partitions;
+  std::unique_ptr<DeviceTensor> device;   // error feedback lives in GPU memory, since the first push from there
   std::deque<std::unique_ptr<Op>> ops;  // the front one runs
 
   TableShape table_shape() const;   // of a table
@@ -81,6 +93,7 @@ class OpQueue {
   struct Env {
     const Clock* clock = nullptr;
     WorkerStats* stats = nullptr;
+    const PartitionEnv* partitions = nullptr;
     std::function<transport::LinkId(const Partition&)> link;  // up link for a partition, or 0
     std::function<void(absl::Status)> fail;                   // the worker cannot go on (no memory, say)
   };
@@ -123,6 +136,15 @@ class OpQueue {
   size_t Step(TensorState& tensor, Op& op);
   size_t StepCheck(TensorState& tensor, Op& op);
   size_t StepStart(TensorState& tensor, Op& op);
+  size_t StepDevice(TensorState& tensor, Op& op);   // the check, and the encoding, of a push from GPU memory
+  absl::Status CheckDevice(const TensorState& tensor, const OpRequest& request) const;
+  void OnEncoded(uint64_t id, const absl::StatusOr<size_t>& first_nonfinite);
+  void OnDeviceDone(uint64_t id, const absl::Status& status);
+  void TakeDeviceStatus(const TensorState& tensor, Op& op);
+  void SettleOnDevice(TensorState& tensor, Op& op, size_t partition, const Partition::Answer& answer);
+  // The front operation ends before any partition was started: nothing was sent, and its round is still to be pushed.
+  void Refuse(TensorState& tensor, Op& op, absl::Status why);
+  void OnNonfinite(TensorState& tensor, Op& op, size_t element, const std::string& what);
   void FinishFront(TensorState& tensor);
   void CallDone(Op& op, OpResult result);  // deferred
   bool NeedsCheck(const Op& op) const;

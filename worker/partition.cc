@@ -45,9 +45,10 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
   const bool assign = (push.flags & transport::kFlagAssign) != 0;
   ConstBytes payload;
   uint16_t codec = static_cast<uint16_t>(compression::CodecId::kNone);
-  if (push.row_count > 0) {
-    payload = push.rows;
-    codec = push.rows_codec;
+  bool plain = push.plain;
+  if (push.prepared_count > 0) {
+    payload = push.prepared;
+    codec = push.prepared_codec;
   } else if (assign) {
     payload = AsBytes(push.gradient);
   } else if (!empty) {
@@ -59,13 +60,14 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
     if (codec_now.lossless() && residual_.empty() && push.factor == 1) {
       payload = AsBytes(push.gradient);
       Measure(nullptr, codec_now, payload);
-      if (payload.size() >= PlainTraffic::kLeastBytes) {
-        plain_ = true;
-        env_->plain_traffic.Begin(since_);
-      }
+      plain = true;
     } else {
       SLUICE_ASSIGN_OR_RETURN(payload, Encode(codec_now));
     }
+  }
+  if (plain && payload.size() >= PlainTraffic::kLeastBytes) {
+    plain_ = true;
+    env_->plain_traffic.Begin(since_);
   }
   if (env_->observer != nullptr) {
     env_->observer->OnEncoded(shape_.index, push.round, codec, push.gradient, payload);
@@ -86,7 +88,7 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
   header.term = term_;
   header.round = push.round;
   header.codec = codec;
-  header.elements = push.row_count > 0 ? push.row_count : static_cast<uint32_t>(shape_.elements);
+  header.elements = push.prepared_count > 0 ? push.prepared_count : static_cast<uint32_t>(shape_.elements);
   header.flags = push.flags;
   // A change must reach the replica even if the caller does not want the parameters.
   if (push.output.empty() && reply_codec_ == nullptr) header.flags |= transport::kFlagNoReply;
@@ -311,7 +313,8 @@ absl::Status Partition::OnReply(const FrameHeader& header, const Payload& payloa
   }
   SettleResidual(header.flags);
   rate_bits_ = header.rate_bits;
-  answer_ = {absl::OkStatus(), header.round, header.flags, header.aux};
+  const bool has_output = !push_.output.empty() && (!bytes.empty() || reply_codec_ != nullptr);
+  answer_ = {absl::OkStatus(), header.round, header.flags, header.aux, has_output};
   Drain();
   return absl::OkStatus();
 }
@@ -323,7 +326,7 @@ absl::Status Partition::OnValue(const FrameHeader& header, const Payload& payloa
   if (!whole.has_value()) return absl::OkStatus();
   SLUICE_RETURN_IF_ERROR(TakeValue(header, *whole, pull_.output));
   rate_bits_ = header.rate_bits;
-  answer_ = {absl::OkStatus(), header.round, header.flags, header.aux};
+  answer_ = {absl::OkStatus(), header.round, header.flags, header.aux, !pull_.output.empty()};
   Drain();
   return absl::OkStatus();
 }
@@ -465,6 +468,14 @@ std::string Partition::Progress() const {
 
 Partition::Saved Partition::Save() const {
   return {rate_bits_, std::bit_cast<uint32_t>(residual_rate_), residual_, replica_, codec_state_};
+}
+
+Partition::Kept Partition::TakeKept() {
+  Kept kept = {std::move(residual_), std::move(codec_state_), residual_rate_};
+  residual_ = {};
+  residual_next_ = {};
+  codec_state_ = {};
+  return kept;
 }
 
 absl::Status Partition::Restore(const Saved& saved) {

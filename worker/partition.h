@@ -99,10 +99,12 @@ class Partition {
     std::span<float> output;          // empty = not wanted
     int32_t priority = 0;
     TimeNs submitted = 0;             // when the caller asked for it
-    // A table's segment: the payload as it is, of so many rows (worker/rows.h); without rows the push is kFlagEmpty.
-    ConstBytes rows;
-    uint32_t row_count = 0;
-    uint16_t rows_codec = 0;
+    // A payload that was prepared elsewhere (a table's segment: worker/rows.h; GPU memory: worker/device_tensor.h), of
+    // so many rows or elements. 0: there is none. Without rows the push is kFlagEmpty.
+    ConstBytes prepared;
+    uint32_t prepared_count = 0;
+    uint16_t prepared_codec = 0;
+    bool plain = false;               // the payload stands for fp32 as it is: it counts in plain_traffic
   };
   struct Pull {
     uint64_t round = 0;  // rounds that must have been applied
@@ -115,6 +117,7 @@ class Partition {
     uint64_t round = 0;  // of a push: the one that was applied; of a pull: the next one
     uint16_t flags = 0;
     uint32_t contributors = 0;
+    bool has_output = false;   // the output was written
   };
 
   // codecs: for gradients; keep_residual: error feedback. reply_codec: replies are changes in it, and a replica is kept;
@@ -129,6 +132,7 @@ class Partition {
   transport::LinkId link() const { return link_; }
   const Answer& answer() const { return answer_; }
   uint64_t round() const { return push_.round; }
+  bool keeps_residual() const { return keep_residual_; }
   float next_rate() const { return std::bit_cast<float>(rate_bits_); }
 
   // The plan's owner of this partition. True if owner or term changed (Route must follow if an exchange runs).
@@ -167,6 +171,13 @@ class Partition {
   };
   Saved Save() const;
   absl::Status Restore(const Saved& saved);
+  // Error feedback moves elsewhere (worker/device_tensor.h): none is kept here any more.
+  struct Kept {
+    std::vector<float> residual;
+    std::vector<std::byte> codec_state;
+    float residual_rate = 0;
+  };
+  Kept TakeKept();
 
  private:
   absl::StatusOr<ConstBytes> Encode(const compression::Codec& codec);

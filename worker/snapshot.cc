@@ -174,8 +174,9 @@ std::vector<std::byte> EncodeSnapshot(const proto::Plan& plan, uint32_t rank,
     out.Put(static_cast<uint64_t>(tensor->elements));
     out.Put(tensor->next_round);
     out.Put(static_cast<uint32_t>(tensor->partitions.size()));
-    for (const auto& partition : tensor->partitions) {
-      const Partition::Saved saved = partition->Save();
+    for (size_t i = 0; i < tensor->partitions.size(); ++i) {
+      const auto& partition = tensor->partitions[i];
+      const Partition::Saved saved = tensor->device != nullptr ? tensor->device->Saved(i) : partition->Save();
       RowResidual::Saved rows;   // of the whole table: with its first partition
       if (tensor->row_residual != nullptr && partition == tensor->partitions.front()) rows = tensor->row_residual->Save();
       out.Put(saved.rate_bits);
