@@ -36,7 +36,7 @@ job {
   partition_bytes: 4MiB
   replicas: 1
   codec_stats_rounds: 50
-  auto_codecs: "none,fp16,int8,int4,topk:0.01"
+  auto_codecs: "none,fp16,int8,int4,topk:0.1,topk:0.01"
   auto_max_residual: 100
 }
 data {

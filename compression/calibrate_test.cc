@@ -75,6 +75,7 @@ TEST(StaticRange, ScaleIsThePowerOfTwoThatHoldsTheRange) {
   EXPECT_EQ(scale_of("int8:static:127"), 1);
   EXPECT_EQ(scale_of("int8:static:127.5"), 2);
   EXPECT_EQ(scale_of("int8:static:1"), 0x1p-6f);
+  EXPECT_EQ(scale_of("int8:static:1.27e+2"), 1);   // no chain
   EXPECT_EQ(scale_of("int4:static:7"), 1);
   EXPECT_EQ(scale_of("int4:static:0.01"), 0x1p-9f);
   EXPECT_EQ(scale_of("int8:static:7.888609052210118e-31"), 0x1p-106f);

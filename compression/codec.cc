@@ -19,48 +19,52 @@ struct Entry {
   Parameter takes;
   const char* parameter;   // for people
   const char* help;
+  const char* example;     // a name
+  const char* bytes;       // of n elements, for people
   absl::StatusOr<std::unique_ptr<Codec>> (*make)(std::string_view);   // null: lowrank, which needs more
 };
 
 constexpr Entry kEntries[] = {
-    {"none", Parameter::kNone, "", "fp32 as it is; 4 bytes an element, lossless", MakeNone},
-    {"fp16", Parameter::kNone, "", "IEEE half precision, saturating; 2 bytes an element", MakeFp16},
-    {"bf16", Parameter::kNone, "", "bfloat16; 2 bytes an element", MakeBf16},
-    {"mxfp8", Parameter::kNone, "", "8-bit floats (E4M3), one power of two for 32 elements; 8.25 bits an element",
-     MakeMxfp8},
+    {"none", Parameter::kNone, "", "fp32 as it is; 4 bytes an element, lossless", "none", "4n", MakeNone},
+    {"fp16", Parameter::kNone, "", "IEEE half precision, saturating; 2 bytes an element", "fp16", "2n", MakeFp16},
+    {"bf16", Parameter::kNone, "", "bfloat16; 2 bytes an element", "bf16", "2n", MakeBf16},
+    {"mxfp8", Parameter::kNone, "", "8-bit floats (E4M3), one power of two for 32 elements; 8.25 bits an element", "mxfp8", "n + ceil(n/32)", MakeMxfp8},
     {"nvfp4", Parameter::kNone, "",
-     "4-bit floats (E2M1), one 8-bit float for 16 elements and one scale for all; 4.5 bits an element", MakeNvfp4},
+     "4-bit floats (E2M1), one 8-bit float for 16 elements and one scale for all; 4.5 bits an element", "nvfp4", "4 + ceil(n/16) + ceil(n/2)", MakeNvfp4},
     {"int8", Parameter::kOptional, "stochastic|static:<range>",
      "8-bit integers, one scale for 128 elements; 8.25 bits an element; rounds to nearest, or at random without bias; or one range for "
-     "all (docs/policy.md, \"Calibration\"; needs error feedback)",
-     MakeInt8},
-    {"int4", Parameter::kOptional, "stochastic|static:<range>", "the same with 4 bits; 4.25 bits an element", MakeInt4},
+     "all (docs/policy.md, \"Calibration\"; needs error feedback)", "int8", "n + 4 ceil(n/128)", MakeInt8},
+    {"int4", Parameter::kOptional, "stochastic|static:<range>", "the same with 4 bits; 4.25 bits an element", "int4", "ceil(n/2) + 4 ceil(n/128)", MakeInt4},
     {"onebit", Parameter::kNone, "",
-     "signs, one scale for 256 elements; 1.13 bits an element; biased: needs error feedback", MakeOneBit},
+     "signs, one scale for 256 elements; 1.13 bits an element; biased: needs error feedback", "onebit", "ceil(n/8) + 4 ceil(n/256)", MakeOneBit},
     {"terngrad", Parameter::kNone, "",
-     "-1, 0 or 1 at random, one scale for 128 elements; 2.25 bits an element; unbiased, keeps no residual", MakeTernGrad},
+     "-1, 0 or 1 at random, one scale for 128 elements; 2.25 bits an element; unbiased, keeps no residual", "terngrad", "4 + 4 ceil(n/128) + 2 ceil(n/8)", MakeTernGrad},
     {"qsgd", Parameter::kNeeded, "<levels>",
      "-levels to levels (1 to 127), rounded at random, one scale for 128 elements; 4.25 bits an element with 7; unbiased, "
-     "keeps no residual",
-     MakeQsgd},
+     "keeps no residual", "qsgd:7", "4 + 4 ceil(n/128) + b ceil(n/8), b = bit_width(2 levels)", MakeQsgd},
     {"topk", Parameter::kNeeded, "<ratio>",
      "the share <ratio> of elements with the largest magnitudes, as fp16; biased: needs error feedback; +CODEC: their values "
-     "in CODEC, as in topk:0.01+int8",
-     MakeTopK},
+     "in CODEC, as in topk:0.01+int8", "topk:0.01", "8 + 2k + indices (about 1.2k at 0.01), k = ceil(ratio n)", MakeTopK},
     {"randk", Parameter::kNeeded, "<ratio>",
-     "the share <ratio> of elements at random places, as fp16 without indices; biased: needs error feedback; +CODEC as well",
-     MakeRandK},
+     "the share <ratio> of elements at random places, as fp16 without indices; biased: needs error feedback; +CODEC as well", "randk:0.01", "16 + 2k, k = ceil(ratio n)", MakeRandK},
     {"threshold", Parameter::kNeeded, "<value>",
      "elements whose magnitude is <value> or more, as fp16; biased: needs error feedback; +CODEC as well; "
-     "threshold:auto:<ratio> follows the gradient towards that share",
-     MakeThreshold},
+     "threshold:auto:<ratio> follows the gradient towards that share", "threshold:1", "8 + 2 entries + indices; auto: at most 2k entries", MakeThreshold},
     {"lowrank", Parameter::kNeeded, "<rank>",
-     "a tensor's rows as a matrix of that rank (1 to 64), as fp32; biased: needs error feedback; +fp16: its factors as halves",
-     nullptr},
+     "a tensor's rows as a matrix of that rank (1 to 64), as fp32; biased: needs error feedback; +fp16: its factors as halves", "lowrank:1", "12 + 4r (rows + columns), +fp16: 2r; 12 + 4n if that is no larger", nullptr},
 };
 
 // A codec of each CodecId before kSparse, in their order. Decoders ignore the parameter; the one here has the largest encodings.
 constexpr const char* kDecoders[] = {"none", "fp16", "bf16", "int8", "topk:1", "int4", "onebit", "qsgd:127", "mxfp8"};
+
+// The '+' of a chain, not that of an exponent (1e+6).
+size_t ChainAt(std::string_view name) {
+  size_t plus = name.find('+');
+  while (plus != std::string_view::npos && plus >= 2 && (name[plus - 1] == 'e' || name[plus - 1] == 'E') &&
+         name[plus - 2] >= '0' && name[plus - 2] <= '9')
+    plus = name.find('+', plus + 1);
+  return plus;
+}
 
 std::string FullName(const Entry& entry) {
   switch (entry.takes) {
@@ -83,9 +87,9 @@ std::vector<std::unique_ptr<const Codec>> MakeDecoders() {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Codec>> MakeCodec(std::string_view name, uint64_t columns) {
-  if (const size_t plus = name.find('+'); plus != std::string_view::npos) {
+  if (const size_t plus = ChainAt(name); plus != std::string_view::npos) {
     const std::string_view first = name.substr(0, plus), second = name.substr(plus + 1);
-    if (second.find('+') != std::string_view::npos)
+    if (ChainAt(second) != std::string_view::npos)
       return absl::InvalidArgumentError(absl::StrCat("codec \"", std::string(name.substr(0, 80)),
                                                      "\": a chain has two parts, one that picks elements and one for their "
                                                      "values, as in topk:0.01+int8"));
@@ -129,7 +133,12 @@ const Codec* DecoderFor(uint16_t id) {
 
 std::vector<std::string> KnownCodecs() {
   std::vector<std::string> lines;
-  for (const Entry& entry : kEntries) lines.push_back(absl::StrCat(FullName(entry), ": ", entry.help));
+  for (const Entry& entry : kEntries) {
+    const std::unique_ptr<Codec> codec = MakeCodec(entry.example).value();
+    lines.push_back(absl::StrCat(FullName(entry), ": ", entry.help, ". Bytes of n elements: ", entry.bytes, ". ",
+                                 codec->lossless() ? "Lossless" : codec->biased() ? "Biased: needs error feedback" : "Unbiased or rounds to nearest",
+                                 codec->uses_residual() ? ", keeps a residual" : ", keeps no residual"));
+  }
   return lines;
 }
 

@@ -48,6 +48,8 @@ class Codec {
   // Whether error feedback serves it. Not where nothing is lost, nor where the error is unbiased but may exceed the value:
   // no bound holds for a residual then. (Encode writes one all the same if asked.)
   virtual bool uses_residual() const { return !lossless(); }
+  // What Encode(input) took for the gradient: after it, what momentum correction made of it.
+  virtual std::span<const float> GradientOf(const EncodeInput& input) const { return input.gradient; }
   virtual bool random() const { return false; }   // EncodeInput::random matters
 
   // What the encoder of a partition of n elements keeps from round to round beside the residual, as flat bytes: 0 for most.

@@ -38,7 +38,13 @@ absl::StatusOr<CodecRule> ParseRule(absl::string_view text) {
   const std::vector<absl::string_view> parts = absl::StrSplit(text.substr(0, last), ',');
   rule.pattern = std::string(absl::StripAsciiWhitespace(parts[0]));
   if (rule.pattern.empty()) return absl::InvalidArgumentError("it has no pattern; \"*\" is any tensor");
+  if (rule.pattern.find_first_of("= \t\r\n") != std::string::npos)
+    return absl::InvalidArgumentError(absl::StrCat("its pattern \"", rule.pattern, "\" has a blank or '=': conditions stand behind a "
+                                                   "comma, rules are joined by ';'"));
   for (size_t i = 1; i < parts.size(); ++i) SLUICE_RETURN_IF_ERROR(TakeCondition(absl::StripAsciiWhitespace(parts[i]), &rule));
+  if (rule.min_elements > rule.max_elements)
+    return absl::InvalidArgumentError(absl::StrCat("no tensor has at least ", rule.min_elements, " and at most ", rule.max_elements,
+                                                   " elements"));
   return rule;
 }
 

@@ -81,6 +81,9 @@ TEST(CodecRules, RefusesWhatItCannotReadAndSaysWhichRule) {
   EXPECT_THAT(error("a,min=-1=int8"), HasSubstr("is no number"));
   EXPECT_THAT(error("a,kind=wieght=int8"), HasSubstr("weight, bias and norm"));
   EXPECT_THAT(error("a,b=int8"), HasSubstr("\"b\" is no condition"));
+  EXPECT_THAT(error("a min=10=int8"), HasSubstr("has a blank or '='"));
+  EXPECT_THAT(error("a=int8\nb=int4"), HasSubstr("has a blank or '='"));
+  EXPECT_THAT(error("a,min=10,max=5=int8"), HasSubstr("at least 10 and at most 5"));
   std::string many;
   for (size_t i = 0; i <= kMaxCodecRules; ++i) many += "a=none;";
   EXPECT_THAT(error(many), HasSubstr("more than 256"));

@@ -25,13 +25,15 @@ EncodingNorms MeasureEncoding(const EncodeInput& input, const Codec& codec, Cons
   if (!codec.Decode(encoded, decoded).ok()) decoded.assign(n, 0.0f);   // our own encoding: it cannot fail
   const bool kept = !input.residual_out.empty();
   if (kept) norms.error = norms.residual = SquaredNorm(input.residual_out);
+  EncodeInput encoded_input = input;
+  encoded_input.gradient = codec.GradientOf(input);
   alignas(64) float p[kCompensateBlock];
   for (size_t begin = 0; begin < n; begin += kCompensateBlock) {
     const size_t length = std::min(kCompensateBlock, n - begin);
     if (kept) {   // whatever the codec made of the gradient before it encoded, as momentum correction does
       for (size_t i = 0; i < length; ++i) p[i] = input.residual_out[begin + i] + decoded[begin + i];
     } else {
-      Compensate(input, begin, length, p);
+      Compensate(encoded_input, begin, length, p);
     }
     norms.point += SquaredNorm({p, length});
     if (kept) continue;

@@ -21,10 +21,14 @@ class MomentumCorrected final : public Codec {
   MomentumCorrected(std::unique_ptr<Codec> inner, float momentum) : inner_(std::move(inner)), momentum_(momentum) {}
 
   CodecId id() const override { return inner_->id(); }
-  std::string name() const override { return absl::StrCat(inner_->name(), " with momentum ", momentum_); }
+  std::string name() const override { return inner_->name(); }   // on the wire it is that
   bool lossless() const override { return false; }   // what is sent is not the gradient
   bool biased() const override { return inner_->biased(); }
   bool uses_residual() const override { return inner_->uses_residual(); }
+  std::span<const float> GradientOf(const EncodeInput& input) const override {
+    if (input.state_out.empty() || reinterpret_cast<uintptr_t>(input.state_out.data()) % alignof(float) != 0) return input.gradient;
+    return {reinterpret_cast<const float*>(input.state_out.data()), input.gradient.size()};
+  }
   bool random() const override { return inner_->random(); }
   size_t StateBytes(uint64_t n) const override { return n * sizeof(float) + inner_->StateBytes(n); }
   uint64_t MaxEncodedBytes(uint64_t n) const override { return inner_->MaxEncodedBytes(n); }

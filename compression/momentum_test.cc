@@ -129,6 +129,19 @@ TEST(Measure, UnderMomentumCorrectionTheErrorIsOfWhatWasEncoded) {
   EXPECT_LT(norms.error, 1e-3 * norms.point);
 }
 
+TEST(Measure, WhatKeepsNoResidualIsMeasuredAgainstTheVelocity) {
+  const size_t n = 512;
+  const std::vector<float> g = MakeVector(kGaussian, n, 1), velocity = MakeVector(kGaussian, n, 2);
+  for (const auto& [name, most] : {std::pair<std::string, double>{"none", 0}, {"qsgd:127", 0.05}}) {
+    const auto codec = MakeMomentumCorrected(Named(name), 0.9f);
+    std::vector<std::byte> bytes(codec->MaxEncodedBytes(n)), state_out(codec->StateBytes(n));
+    const EncodeInput input{.gradient = g, .random = kTestKey, .state = AsBytes(velocity), .state_out = state_out};
+    ASSERT_TRUE(codec->Encode(input, bytes).ok());
+    const EncodingNorms norms = MeasureEncoding(input, *codec, bytes);
+    EXPECT_LE(norms.error, most * norms.point) << name;
+  }
+}
+
 TEST(Measure, NormsAreThoseOfTheirDefinition) {
   for (const char* name : {"int8", "topk:0.05", "terngrad", "none"}) {
     const auto codec = Named(name);

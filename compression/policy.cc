@@ -93,7 +93,7 @@ uint64_t ElementsOf(const proto::TensorSpec& tensor) {
 
 absl::StatusOr<std::vector<std::string>> AutoCodecs(const proto::JobConfig& config) {
   std::vector<std::string> names;
-  const std::string text = config.auto_codecs().empty() ? "none,fp16,int8,int4,topk:0.01" : config.auto_codecs();
+  const std::string text = config.auto_codecs().empty() ? "none,fp16,int8,int4,topk:0.1,topk:0.01" : config.auto_codecs();
   for (absl::string_view part : absl::StrSplit(text, ',')) {
     const std::string name(absl::StripAsciiWhitespace(part));
     SLUICE_ASSIGN_OR_RETURN(const std::unique_ptr<Codec> codec, MakeNamed("auto_codecs", name));

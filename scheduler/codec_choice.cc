@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "compression/codec.h"
+#include "compression/codec_schedule.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -23,6 +24,7 @@ constexpr uint64_t kProbeRounds = 3;
 constexpr TimeNs kProbeEvery = 60 * kSecond, kMaxProbeEvery = 60 * 60 * kSecond;
 constexpr double kProbeShare = 0.02;             // of all time, at most
 constexpr TimeNs kStrongerPause = 10 * 60 * kSecond;
+constexpr double kLeastEntries = 1000;           // of a sparse codec
 constexpr uint64_t kMillion = 1 << 20;
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / kSecond; }
@@ -32,13 +34,15 @@ double Seconds(TimeNs time) { return static_cast<double>(time) / kSecond; }
 CodecChooser::CodecChooser(CodecChooserOptions options) : options_(std::move(options)) {
   for (const std::string& name : options_.codecs) {
     const auto codec = compression::MakeCodec(name);
+    ratio_.push_back(compression::RatioOf(name).value_or(1));
     payload_.push_back(codec.ok() ? static_cast<double>((*codec)->MaxEncodedBytes(kMillion)) : 4.0 * kMillion);
   }
 }
 
-void CodecChooser::AddTensor(uint32_t tensor, uint64_t elements, const std::string& codec) {
+void CodecChooser::AddTensor(uint32_t tensor, const std::string& name, uint64_t elements, const std::string& codec) {
   const auto [it, is_new] = tensors_.try_emplace(tensor);
   if (!is_new) return;
+  it->second.name = name;
   it->second.elements = elements;
   const auto at = std::find(options_.codecs.begin(), options_.codecs.end(), codec);
   it->second.level = at == options_.codecs.end() ? 0 : static_cast<size_t>(at - options_.codecs.begin());
@@ -67,8 +71,7 @@ void CodecChooser::Take(uint32_t rank, const proto::Heartbeat& heartbeat, TimeNs
 }
 
 void CodecChooser::Forget(uint32_t rank) {
-  workers_.erase(rank);
-  window_.open = false;   // the rate is another now
+  if (workers_.erase(rank) > 0) window_.open = false;   // the rate is another now
 }
 
 uint64_t CodecChooser::SlowestRound() const {
@@ -149,6 +152,7 @@ double CodecChooser::Payload(const Tensor& tensor, size_t level) const {
 double CodecChooser::Cost(const Tensor& tensor, size_t level) const {
   double seconds = Payload(tensor, level) / goodput_;
   if (level == 0) return seconds;
+  if (ratio_[level] < 1 && ratio_[level] * static_cast<double>(tensor.elements) < kLeastEntries) return HUGE_VAL;
   const double speed = Speed(level);
   if (speed == 0) return HUGE_VAL;
   return seconds + 4.0 * static_cast<double>(tensor.elements) / speed;
@@ -217,7 +221,7 @@ std::optional<CodecChooser::Decision> CodecChooser::Guard(TimeNs now) {
   std::vector<std::string> which;
   for (auto& [id, tensor] : tensors_) {
     if (tensor.level == 0 || !(tensor.residual > options_.max_residual)) continue;
-    which.push_back(absl::StrFormat("tensor %d: %.3g gradients", id, tensor.residual));
+    which.push_back(absl::StrFormat("%s: %.3g gradients", tensor.name, tensor.residual));
     tensor.cap = tensor.level - 1;
     levels[id] = tensor.cap;
   }
@@ -294,7 +298,8 @@ std::optional<CodecChooser::Decision> CodecChooser::OnWindow(double rate, std::o
         rate_ = rate;
         trial_pause_ = 0;
         slow_windows_ = 0;
-        return std::nullopt;
+        window_.open = false;
+        return Decision{{}, 0, absl::StrFormat("%.3g rounds/s with %s, %.3g before: it stays", rate, Summary(Current()), rate_before_)};
       }
       trial_pause_ = std::min(kMaxPause, std::max(kTrialPause, 2 * trial_pause_));
       no_trial_before_ = now + trial_pause_;

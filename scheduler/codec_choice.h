@@ -15,6 +15,7 @@
 //   5. PROBING    When the rate has fallen by a fifth in two windows, and every minute or as often as it costs no more than
 //                 2 % of the time, the largest tensors go uncompressed for three rounds, which measures the goodput anew; then 2.
 //
+// A tensor gets no sparse codec that would send fewer than 1,000 of its elements: small tensors lose by it (docs/compression.md).
 // A window is at least 8 rounds and 2 s. Rounds in which codecs change count in none. Rates are by the workers' own clocks, as
 // heartbeats are too coarse. Pure: no clock, no I/O.
 #pragma once
@@ -41,13 +42,14 @@ class CodecChooser {
   explicit CodecChooser(CodecChooserOptions options);
 
   // A tensor that it chooses for; codec: what it has by the plan. Known ones are left as they are.
-  void AddTensor(uint32_t tensor, uint64_t elements, const std::string& codec);
+  void AddTensor(uint32_t tensor, const std::string& name, uint64_t elements, const std::string& codec);
 
   void Take(uint32_t rank, const proto::Heartbeat& heartbeat, TimeNs now);
   void Forget(uint32_t rank);   // it is lost, or has left
+  void Disturb() { window_.open = false; }   // members came or went: the rounds of this window do not count
 
   struct Decision {
-    std::map<uint32_t, std::string> codecs;   // of the tensors that change
+    std::map<uint32_t, std::string> codecs;   // of the tensors that change; none: a trial has been worth it
     uint64_t from_round = 0;
     std::string why;                          // for people, with the numbers
   };
@@ -60,6 +62,7 @@ class CodecChooser {
 
  private:
   struct Tensor {
+    std::string name;        // for people
     uint64_t elements = 0;
     size_t level = 0;        // index in options_.codecs
     size_t cap = SIZE_MAX;   // no stronger one
@@ -104,6 +107,7 @@ class CodecChooser {
   std::string Summary(const Levels& levels) const;
 
   CodecChooserOptions options_;
+  std::vector<double> ratio_;          // of the codec's elements that are sent, by level; 1 = all
   std::vector<double> payload_;        // payload bytes of a million elements, by level
   std::map<uint32_t, Tensor> tensors_;
   std::map<uint32_t, Worker> workers_;

@@ -63,7 +63,7 @@ struct Training {
   }
   void Run(double seconds) {
     if (round == 0)
-      for (uint32_t t = 0; t < tensors.size(); ++t) chooser.AddTensor(t, tensors[t], "none");
+      for (uint32_t t = 0; t < tensors.size(); ++t) chooser.AddTensor(t, "t" + std::to_string(t), tensors[t], "none");
     const double end = time + seconds;
     while (time < end) {
       const double took = RoundTime(true), plain = RoundTime(false);
@@ -97,8 +97,7 @@ struct Training {
       chooser.Take(rank, beat, now);
     }
     if (auto decision = chooser.Decide(now); decision.has_value()) {
-      EXPECT_GT(decision->from_round, round);
-      EXPECT_FALSE(decision->codecs.empty()) << decision->why;
+      EXPECT_TRUE(decision->codecs.empty() || decision->from_round > round) << decision->why;
       for (const auto& [tensor, codec] : decision->codecs) schedule[tensor][decision->from_round] = codec;
       whys.push_back(decision->why);
     }
@@ -111,8 +110,10 @@ TEST(CodecChooser, OnASlowLinkItTakesWhatMakesTheRoundShort) {
   training.Run(60);
   EXPECT_EQ(training.CodecOf(0), "topk:0.01");
   EXPECT_EQ(training.CodecOf(1), "topk:0.01");
-  ASSERT_EQ(training.whys.size(), 1u) << training.whys.back();
+  ASSERT_EQ(training.whys.size(), 2u) << training.whys.back();
   EXPECT_THAT(training.whys[0], HasSubstr("goodput 125 MB/s"));
+  EXPECT_THAT(training.whys[1], HasSubstr("it stays"));
+  EXPECT_EQ(training.CodecOf(2), "int4");   // 1 % of it would be 21 elements
   EXPECT_EQ(training.chooser.state(), CodecChooser::State::kSettled);
   EXPECT_NEAR(training.chooser.goodput(), 125e6, 1e6);
 }
@@ -206,6 +207,23 @@ TEST(CodecChooser, NeverSlowerThanNoneForLong) {
   }
 }
 
+// Whoever is killed in a trial must not count against the codec.
+TEST(CodecChooser, ADisturbedWindowDoesNotCount) {
+  Training training;
+  training.Run(4);
+  while (training.chooser.state() != CodecChooser::State::kTrying) training.Run(0.5);
+  const double compute = std::exchange(training.compute, 3.0);   // everything stands still now and then
+  for (int i = 0; i < 5; ++i) {
+    training.Run(3);
+    training.chooser.Disturb();
+  }
+  EXPECT_EQ(training.chooser.state(), CodecChooser::State::kTrying);
+  training.compute = compute;
+  training.Run(10);
+  EXPECT_EQ(training.CodecOf(0), "topk:0.01");
+  EXPECT_THAT(training.whys.back(), HasSubstr("it stays"));
+}
+
 TEST(CodecChooser, ATensorWhoseResidualGrowsTooLargeGetsTheNextMilder) {
   Training training;
   training.residual = [](uint32_t tensor, const std::string& codec) { return tensor == 1 && codec == "topk:0.01" ? 150.0 : 3.0; };
@@ -214,7 +232,7 @@ TEST(CodecChooser, ATensorWhoseResidualGrowsTooLargeGetsTheNextMilder) {
   EXPECT_EQ(training.CodecOf(1), "int4");
   training.Run(3000);
   EXPECT_EQ(training.CodecOf(1), "int4");   // for good
-  EXPECT_THAT(training.whys[1], HasSubstr("tensor 1: 150 gradients"));
+  EXPECT_THAT(training.whys, testing::Contains(HasSubstr("t1: 150 gradients")));
 }
 
 TEST(CodecChooser, WhenTheLossDepartsCodecsBecomeMilder) {
@@ -253,7 +271,7 @@ TEST(CodecChooser, ALossThatOnlyFallsOrJittersChangesNothing) {
 
 TEST(CodecChooser, GoesOnWithWhatThePlanHas) {
   CodecChooser chooser({.codecs = kCodecs});
-  chooser.AddTensor(0, 1 << 20, "int8");
+  chooser.AddTensor(0, "w", 1 << 20, "int8");
   EXPECT_EQ(chooser.state(), CodecChooser::State::kSettled);
   EXPECT_EQ(chooser.Decide(kSecond), std::nullopt);   // nobody has spoken yet
 }
@@ -261,7 +279,7 @@ TEST(CodecChooser, GoesOnWithWhatThePlanHas) {
 TEST(CodecChooser, WhatWorkersSayMayBeAnything) {
   PhiloxRandom random(5, 5);
   CodecChooser chooser({.codecs = kCodecs});
-  for (uint32_t t = 0; t < 4; ++t) chooser.AddTensor(t, uint64_t{1} << (10 * t + 10), "none");
+  for (uint32_t t = 0; t < 4; ++t) chooser.AddTensor(t, "t", uint64_t{1} << (10 * t + 10), "none");
   const auto any = [&] { return uint64_t{random()} << 32 | random(); };
   const double odd[] = {0, -1, 1e300, -1e300, HUGE_VAL, std::nan("")};
   for (int i = 0; i < 20000; ++i) {

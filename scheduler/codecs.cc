@@ -8,6 +8,7 @@
 //      on every worker having it in time: a push names its codec, and one that was late changes in its next round.
 //   4. A scheduler that starts again, or could not write the plan, begins with what the plan has.
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
@@ -72,13 +73,18 @@ void CoreImpl::ChooseCodecs(JobState& job) {
     if (tensor.spec().has_table()) continue;
     const auto policy = compression::PolicyFor(config, tensor.spec());
     if (policy.ok() && policy->codec == compression::kAutoCodec)
-      job.chooser->AddTensor(tensor.tensor(), compression::ElementsOf(tensor.spec()),
+      job.chooser->AddTensor(tensor.tensor(), tensor.spec().name(), compression::ElementsOf(tensor.spec()),
                              ChosenCodec(job.plan(), tensor.tensor()));
   }
   for (uint32_t rank = 0; rank < job.workers.size(); ++rank)
     if (!job.workers[rank].Alive() || job.plan().workers(static_cast<int>(rank)).finished()) job.chooser->Forget(rank);
+  if (std::exchange(job.chooser_plan, job.plan().version()) != job.plan().version()) job.chooser->Disturb();
   const auto decision = job.chooser->Decide(clock_->Now());
   if (!decision.has_value()) return;
+  if (decision->codecs.empty()) {
+    Note("codecs", job.name(), decision->why);
+    return;
+  }
   proto::JobRecord next = job.record;
   for (const auto& [tensor, codec] : decision->codecs)
     AddChoice(tensor, decision->from_round, codec, next.mutable_plan());
@@ -106,8 +112,11 @@ absl::StatusOr<proto::TensorList> CoreImpl::ListTensors(const std::string& name)
       status->set_note(chosen && policy->why.empty() ? "chosen by auto" : policy->why);
     }
     if (const auto codec = job->codecs.find(tensor.tensor()); codec != job->codecs.end()) {
-      *status->mutable_measured() = codec->second.state;
+      const proto::TensorCodecState& state = codec->second.state;
+      *status->mutable_measured() = state;
       status->set_rank(codec->second.rank);
+      if (state.codec() != "none" && state.wire_bytes() >= state.raw_bytes())
+        status->set_note(absl::StrCat("does not shrink this tensor", status->note().empty() ? "" : "; ", status->note()));
     }
   }
   return list;

@@ -124,6 +124,7 @@ struct JobState {
   std::map<uint32_t, TensorCodec> codecs;                             // by tensor: codecs.cc
   std::optional<CodecChooser> chooser;                                // of a running job that has tensors in "auto"
   bool chooser_unwanted = false;
+  uint64_t chooser_plan = 0;                                          // version that it has seen
   int chooser_tensors = 0;                                            // of the plan's, those that it has seen
   BottleneckWatch watch;
   TimeNs watched = 0;                                                 // when it looked last

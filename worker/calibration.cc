@@ -7,7 +7,12 @@
 
 namespace sluice::worker {
 
-absl::StatusOr<std::unique_ptr<Calibration>> Calibration::Create(const proto::DataConfig& config) {
+absl::StatusOr<std::unique_ptr<Calibration>> Calibration::Create(const proto::DataConfig& config,
+                                                                  const proto::JobConfig& job) {
+  if (job.momentum_correction() > 0 || job.local_clip_norm() > 0)
+    return absl::InvalidArgumentError("data.calibration_file counts gradients as the trainer pushes them; with "
+                                      "job.momentum_correction or job.local_clip_norm something else is encoded: calibrate without "
+                                      "them, or take int8 with its own ranges");
   const std::string codec = config.calibration_codec().empty() ? "int8" : config.calibration_codec();
   if (codec != "int8" && codec != "int4")
     return absl::InvalidArgumentError(absl::StrCat("data.calibration_codec is ", codec, "; int8 and int4 have static ranges"));
@@ -25,8 +30,8 @@ std::string Calibration::RuleFor(uint32_t tensor, const std::string& name) const
   if (it == tensors_.end()) return "";
   const double range = share_ > 0 ? it->second.Percentile(share_) : it->second.LeastError(levels_);
   if (range == 0) return "";
-  // What lies outside of what a range may be is far from any gradient; and '+' would begin a chain's second part.
-  return absl::StrFormat("%s=%s:static:%.9g;", name, codec_, std::clamp(range, 1e-29, 99999999.0));
+  // What lies outside of what a range may be is far from any gradient.
+  return absl::StrFormat("%s=%s:static:%.9g;", name, codec_, std::clamp(range, 1e-29, 1e29));
 }
 
 }  // namespace sluice::worker

@@ -16,8 +16,8 @@ namespace sluice::worker {
 
 class Calibration {
  public:
-  // INVALID_ARGUMENT: calibration_codec or calibration_percentile is none.
-  static absl::StatusOr<std::unique_ptr<Calibration>> Create(const proto::DataConfig& config);
+  // INVALID_ARGUMENT: calibration_codec or calibration_percentile is none, or the job sends something else than gradients.
+  static absl::StatusOr<std::unique_ptr<Calibration>> Create(const proto::DataConfig& config, const proto::JobConfig& job);
 
   // One round in ten is looked at.
   bool Wanted(uint64_t round) const { return round % 10 == 1; }

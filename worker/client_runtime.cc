@@ -86,6 +86,8 @@ absl::Status CheckMember(const proto::JobConfig& job, int rank) {
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Start(const proto::Config& config, int rank,
                                                         const ControlStream::Factory& make_stream) {
   SLUICE_RETURN_IF_ERROR(CheckMember(config.job(), rank));
+  if (!config.data().calibration_file().empty())
+    SLUICE_RETURN_IF_ERROR(Calibration::Create(config.data(), config.job()).status());
   SLUICE_RETURN_IF_ERROR(CheckWritable("--node.trace", config.node().trace(), HowWritten::kReplaced));
   SLUICE_RETURN_IF_ERROR(
       CheckWritable("--data.calibration_file", config.data().calibration_file(), HowWritten::kReplaced));
@@ -124,7 +126,7 @@ absl::Status Runtime::Init(int rank, const ControlStream::Factory& make_stream) 
   options.incarnation = Incarnation();
   options.observer = tracing_.get();
   if (!config_.data().calibration_file().empty()) {
-    SLUICE_ASSIGN_OR_RETURN(options.calibration, Calibration::Create(config_.data()));
+    SLUICE_ASSIGN_OR_RETURN(options.calibration, Calibration::Create(config_.data(), config_.job()));
   }
   if (compression::UsesAuto(config_.job())) {
     SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> codecs, compression::AutoCodecs(config_.job()));

@@ -154,6 +154,7 @@ void CoreImpl::OnPlan(const proto::Plan& plan) {
   env_.optimizer = !optimizer.kind().empty() && optimizer.kind() != "none";
   ops_.set_skip_nonfinite(plan.config().on_nonfinite() == proto::NONFINITE_SKIP);
   ops_.set_clip_norm(plan.config().local_clip_norm());
+  ops_.set_momentum_correction(plan.config().momentum_correction() > 0);
   env_.codec_stats.set_every(plan.config().codec_stats_rounds());
   TakeCodecChoices(plan);
   transport::Hello self;
@@ -222,12 +223,21 @@ void CoreImpl::FillHeartbeat(proto::Heartbeat* heartbeat) {
   heartbeat->set_wire_bytes_out(links_.bytes_out());
   heartbeat->set_waiting_for(Waiting());
   for (proto::TensorCodecState& state : env_.codec_stats.TakeFresh(kCodecStatesAHeartbeat)) {
+    WarnOfResidual(state);
     *heartbeat->add_codecs() = std::move(state);
   }
   for (const proto::CodecSpeed& speed : options_.codec_speeds) *heartbeat->add_codec_speeds() = speed;
   heartbeat->set_plain_bytes(env_.plain_traffic.bytes());
   heartbeat->set_plain_busy_us(static_cast<uint64_t>(env_.plain_traffic.busy(clock_->Now()) / kMicrosecond));
   if (loss_.has_value()) heartbeat->set_loss(*loss_);
+}
+
+void CoreImpl::WarnOfResidual(const proto::TensorCodecState& state) {
+  const double most = plan_.config().auto_max_residual() > 0 ? plan_.config().auto_max_residual() : 100;
+  if (!(state.residual_ratio() > most) || !warned_.insert(state.tensor()).second) return;
+  Report(absl::StrFormat("tensor %s: what codec %s has left behind is %.3g gradients in round %d (job.auto_max_residual is %g): it sends "
+                         "too little of it. Take a milder codec, or a rule for this tensor",
+                         TensorName(state.tensor()), state.codec(), state.residual_ratio(), state.round(), most));
 }
 
 std::string CoreImpl::CalibratedRules() const {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -97,6 +98,7 @@ class CoreImpl final : public WorkerCore {
 
   void UpdateOwners(const proto::Plan& plan);
   void TakeCodecChoices(const proto::Plan& plan);
+  void WarnOfResidual(const proto::TensorCodecState& state);   // once a tensor
   void Index(TensorState& tensor);
   void OnIdle(Partition* partition);
   void Ready(absl::Status status);
@@ -129,6 +131,7 @@ class CoreImpl final : public WorkerCore {
   std::optional<TimeNs> started_;
   TimeNs last_scan_ = 0;
   std::optional<double> loss_;  // smoothed
+  std::set<uint32_t> warned_;   // tensors
   std::map<std::string, uint64_t> barrier_counts_;
   uint64_t next_barrier_ = 1;
   std::map<uint64_t, Asked> barriers_;

@@ -102,6 +102,7 @@ class OpQueue {
   void set_skip_nonfinite(bool skip) { skip_nonfinite_ = skip; }
   // Gradients of tensors are clipped to this L2 norm, each tensor by itself; 0 = they are not.
   void set_clip_norm(double norm) { clip_norm_ = norm; }
+  void set_momentum_correction(bool is) { momentum_ = is; }   // pushes from GPU memory are refused then
   void set_rank(uint32_t rank) { rank_ = rank; }
   void set_ranks(uint32_t ranks) { ranks_ = ranks; }
 
@@ -152,6 +153,7 @@ class OpQueue {
   Env env_;
   bool skip_nonfinite_ = false;
   double clip_norm_ = 0;
+  bool momentum_ = false;
   uint32_t rank_ = 0, ranks_ = 0;  // this worker's, and how many there are
   std::map<uint32_t, std::unique_ptr<TensorState>> tensors_;
   std::unordered_map<std::string, TensorState*> by_name_;

@@ -27,6 +27,10 @@ absl::Status OpQueue::CheckDevice(const TensorState& tensor, const OpRequest& re
                                                    "gradient and output overlap in part; give the same memory or "
                                                    "apart"));
   }
+  if (momentum_) {
+    return absl::UnimplementedError(
+        absl::StrCat(what(), "job.momentum_correction keeps its velocity on the host only; push from host memory, or unset it"));
+  }
   if (clip_norm_ > 0) {
     return absl::UnimplementedError(absl::StrCat(what(),
                                                  "job.local_clip_norm is for host memory; let the servers clip "

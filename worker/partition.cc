@@ -60,14 +60,14 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
     if (codec_now.lossless() && residual_.empty() && push.factor == 1) {
       payload = AsBytes(push.gradient);
       Measure(nullptr, codec_now, payload);
-      plain = true;
     } else {
       SLUICE_ASSIGN_OR_RETURN(payload, Encode(codec_now));
     }
+    plain = codec_now.id() == compression::CodecId::kNone;
   }
   if (plain && payload.size() >= PlainTraffic::kLeastBytes) {
     plain_ = true;
-    env_->plain_traffic.Begin(since_);
+    env_->plain_traffic.Begin(env_->clock->Now());   // encoding is over
   }
   if (env_->observer != nullptr) {
     env_->observer->OnEncoded(shape_.index, push.round, codec, push.gradient, payload);

@@ -23,7 +23,7 @@ def arguments():
 
     def codec(text):
         if not images.CODEC.fullmatch(text):
-            raise argparse.ArgumentTypeError("\"%s\" is none of none, fp16, bf16, int8, topk:RATIO" % text)
+            raise argparse.ArgumentTypeError("\"%s\" is no codec; `sluicectl codecs` and docs/codecs.md name them, and auto chooses" % text)
         return text
 
     parser = argparse.ArgumentParser(prog="./quickstart", add_help=False)
