@@ -17,8 +17,8 @@ namespace sluice::compression {
 inline constexpr std::string_view kAutoCodec = "auto";   // the scheduler chooses, by plan (docs/policy.md)
 
 // Checks the codec part of a job's configuration: all names are known, a biased codec (topk, onebit) is not used for pushes
-// without error feedback unless allow_biased asks for it, momentum is not kept on both sides, and replies are not in a codec that draws random numbers: what a reply loses goes into the next one, which has no bound if
-// the error may exceed the value.
+// without error feedback unless allow_biased asks for it, momentum is not kept on both sides, and replies are not in a codec
+// that draws random numbers: what a reply loses goes into the next one, which has no bound if the error may exceed the value.
 absl::Status CheckCodecConfig(const proto::JobConfig& config);
 
 struct TensorPolicy {
@@ -46,7 +46,8 @@ uint64_t ElementsOf(const proto::TensorSpec& tensor);
 // Codec name for replies with REPLY_CHANGE: reply_codec ("" = fp16), with the same exemptions.
 absl::StatusOr<std::string> ReplyCodecFor(const proto::JobConfig& config, const proto::TensorSpec& tensor);
 
-// Whether a worker keeps a residual for pushes in this codec, which may be kAutoCodec: it loses something that error feedback brings back, and
+// Whether a worker keeps a residual for pushes in this codec, which may be kAutoCodec: it loses something that error
+// feedback brings back, and
 // error feedback is on. (A server with REPLY_CHANGE needs none beyond its x - y.)
 absl::StatusOr<bool> NeedsResidual(const proto::JobConfig& config, std::string_view codec);
 

@@ -25,7 +25,7 @@ constexpr TimeNs kProbeEvery = 60 * kSecond, kMaxProbeEvery = 60 * 60 * kSecond;
 constexpr double kProbeShare = 0.02;             // of all time, at most
 constexpr TimeNs kStrongerPause = 10 * 60 * kSecond;
 constexpr double kLeastEntries = 1000;           // of a sparse codec
-constexpr uint64_t kMillion = 1 << 20;
+constexpr uint64_t kMillion = 1 << 20;         // elements
 
 double Seconds(TimeNs time) { return static_cast<double>(time) / kSecond; }
 
@@ -60,8 +60,9 @@ void CodecChooser::Take(uint32_t rank, const proto::Heartbeat& heartbeat, TimeNs
   worker.plain_busy_us = heartbeat.plain_busy_us();
   if (fresh) Begin(&worker);
   if (heartbeat.has_loss()) worker.loss = heartbeat.loss();
-  for (const proto::CodecSpeed& speed : heartbeat.codec_speeds())
-    if (speed.bytes_per_second() > 0) worker.speeds[speed.codec()] = static_cast<double>(speed.bytes_per_second());
+  for (const proto::CodecSpeed& speed : heartbeat.codec_speeds())   // of ours alone: a peer's names must not fill the memory
+    if (speed.bytes_per_second() > 0 && std::ranges::count(options_.codecs, speed.codec()) > 0)
+      worker.speeds[speed.codec()] = static_cast<double>(speed.bytes_per_second());
   for (const proto::TensorCodecState& state : heartbeat.codecs()) {
     const auto it = tensors_.find(state.tensor());
     if (it == tensors_.end() || state.codec() != options_.codecs[it->second.level]) continue;
