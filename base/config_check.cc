@@ -81,10 +81,29 @@ absl::Status CheckJob(const proto::JobConfig& job) {
 }
 
 absl::Status CheckData(const proto::DataConfig& data) {
-  SLUICE_RETURN_IF_ERROR(OneOf("data.transport", data.transport(), {"auto", "tcp", "shm"}));
+  SLUICE_RETURN_IF_ERROR(OneOf("data.transport", data.transport(), {"auto", "rdma", "tcp", "shm"}));
   SLUICE_RETURN_IF_ERROR(Between("data.connections", data.connections(), 1, 64));
   SLUICE_RETURN_IF_ERROR(Between("data.stripe_bytes", data.stripe_bytes(), 4096, 1 << 30));
   SLUICE_RETURN_IF_ERROR(Between("data.resend_ms", data.resend_ms(), 1, 3600 * 1000));
+  return absl::OkStatus();
+}
+
+absl::Status CheckRdma(const proto::RdmaConfig& rdma) {
+  SLUICE_RETURN_IF_ERROR(OneOf("rdma.fabric", rdma.fabric(), {"lossy", "lossless"}));
+  SLUICE_RETURN_IF_ERROR(Between("rdma.gid_index", rdma.gid_index(), -1, 65535));
+  SLUICE_RETURN_IF_ERROR(Between("rdma.queue_pairs", rdma.queue_pairs(), 1, 16));
+  SLUICE_RETURN_IF_ERROR(Between("rdma.traffic_class", rdma.traffic_class(), 0, 255));
+  SLUICE_RETURN_IF_ERROR(Between("rdma.service_level", rdma.service_level(), 0, 15));
+  SLUICE_RETURN_IF_ERROR(Between("rdma.timeout", rdma.timeout(), 0, 31));
+  SLUICE_RETURN_IF_ERROR(Between("rdma.retry_count", rdma.retry_count(), 0, 7));
+  SLUICE_RETURN_IF_ERROR(Between("rdma.min_rnr_timer", rdma.min_rnr_timer(), 1, 31));
+  SLUICE_RETURN_IF_ERROR(Between("rdma.chunk_bytes", rdma.chunk_bytes(), 4096, 4 << 20));
+  SLUICE_RETURN_IF_ERROR(Between("rdma.watchdog_ms", rdma.watchdog_ms(), 10, 3600 * 1000));
+  SLUICE_RETURN_IF_ERROR(Between("rdma.spin_us", rdma.spin_us(), 0, 10000));
+  SLUICE_RETURN_IF_ERROR(Between("rdma.reconnect_ms", rdma.reconnect_ms(), 1, 3600 * 1000));
+  const uint32_t mtu = rdma.mtu();
+  if (mtu != 0 && (mtu < 256 || mtu > 4096 || (mtu & (mtu - 1)) != 0))
+    return absl::InvalidArgumentError(absl::StrCat("rdma.mtu: ", mtu, " is none of 256, 512, 1024, 2048, 4096, and not 0"));
   return absl::OkStatus();
 }
 
@@ -93,7 +112,8 @@ absl::Status CheckData(const proto::DataConfig& data) {
 absl::Status CheckConfig(const proto::Config& config) {
   SLUICE_RETURN_IF_ERROR(CheckNode(config.node()));
   SLUICE_RETURN_IF_ERROR(CheckJob(config.job()));
-  return CheckData(config.data());
+  SLUICE_RETURN_IF_ERROR(CheckData(config.data()));
+  return CheckRdma(config.rdma());
 }
 
 }  // namespace sluice

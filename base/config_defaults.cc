@@ -54,6 +54,16 @@ data {
   calibration_codec: "int8"
   stall_report_ms: 10s
 }
+rdma {
+  gid_index: -1
+  queue_pairs: 2
+  fabric: "lossy"
+  min_rnr_timer: 12
+  chunk_bytes: 256KiB
+  watchdog_ms: 3s
+  spin_us: 20
+  reconnect_ms: 500ms
+}
 )";
 
 }  // namespace sluice
