@@ -1,0 +1,18 @@
+// What each side of a multipath link may make the other keep. The sender's limits are well below the receiver's.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace sluice::transport::multipath {
+
+inline constexpr uint32_t kCreditStep = 16;                 // receives posted before the peer is told
+inline constexpr size_t kMostChunksOfFrame = 1024;          // a larger frame has larger chunks
+inline constexpr uint64_t kMostHeldByPeer = 8 << 20;        // payload and headers behind a frame that waits for chunks
+inline constexpr size_t kMostHeldBytes = 32 << 20;          // the receiver's bound for the same
+inline constexpr size_t kMostHeldFrames = 1 << 18;
+inline constexpr size_t kMostEarlyPackets = 1 << 14;
+inline constexpr size_t kMostEarlyTags = 1 << 16;
+inline constexpr size_t kMostRemoteSlots = 1 << 18;
+
+}  // namespace sluice::transport::multipath
