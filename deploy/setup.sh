@@ -16,7 +16,7 @@ build=(bash ca-certificates g++ bazel-bootstrap bazel-platforms bazel-rules-java
 check=(clang-16 libclang-rt-16-dev cmake pkg-config make python3-grpcio python3-yaml)
 bench=(iperf3 iproute2 python3-torch)
 convergence=(bible-kjv python3-matplotlib)
-vm=(qemu-system-x86 busybox-static cpio gzip kmod iproute2 rdma-core ibverbs-providers ibverbs-utils perftest)
+vm=(qemu-system-x86 busybox-static kmod iproute2 rdma-core ibverbs-providers ibverbs-utils perftest)
 
 # Packages that are unpacked and not installed come with apt's own check of their signatures, into the current folder.
 # Lists may be missing or old: then they are fetched, which needs root.

@@ -22,7 +22,7 @@ BINARIES = os.environ["SLUICE_E2E_BINARIES"]                    # holds schedule
 _PR_SET_PDEATHSIG = 1
 
 
-def _die_with_parent():
+def die_with_parent():
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -32,38 +32,29 @@ def clean_environment():
             and k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
 
 
-class Process:
-    """A child and what it has said so far (standard output and error together)."""
+class Watched:
+    """Something that runs, and what it has said so far (standard output and error together)."""
 
-    def __init__(self, name, command, environment=None):
+    def __init__(self, name):
         self.name = name
-        self._lines, self._ended = [], False
+        self._lines, self._status = [], None
         self._changed = threading.Condition()
-        self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                       stderr=subprocess.STDOUT, preexec_fn=_die_with_parent,
-                                       env=dict(clean_environment(), **(environment or {})))
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
-    def _read(self):
-        for line in self._child.stdout:
-            with self._changed:
-                self._lines.append(line.decode(errors="replace").rstrip("\n"))
-                self._changed.notify_all()
-        self._child.wait()
+    def heard(self, line):
         with self._changed:
-            self._ended = True
+            self._lines.append(line)
             self._changed.notify_all()
 
-    @property
-    def pid(self):
-        return self._child.pid
+    def has_ended(self, status):
+        with self._changed:
+            self._status = status
+            self._changed.notify_all()
 
     def output(self):
         with self._changed:
             return "\n".join(self._lines)
 
-    def _fail(self, what):
+    def fail(self, what):
         tail = "\n    ".join(self.output().split("\n")[-25:])
         raise AssertionError("%s: %s; it said:\n    %s" % (self.name, what, tail))
 
@@ -78,41 +69,63 @@ class Process:
                     if match:
                         return match
                 next_line = len(self._lines)
-                if self._ended:
+                ended = self._status is not None
+                if ended:
                     break
                 left = end - time.monotonic()
                 if left <= 0:
                     break
                 self._changed.wait(left)
-        self._fail("no line like /%s/ %s" % (pattern, "before it ended" if self._ended else "within %g s" % deadline))
+        self.fail("no line like /%s/ %s" % (pattern, "before it ended" if ended else "within %g s" % deadline))
 
     def wait(self, code=0, deadline=DEADLINE):
         """Waits for the end; `code` None takes any."""
         end = time.monotonic() + deadline
         with self._changed:
-            while not self._ended and time.monotonic() < end:
+            while self._status is None and time.monotonic() < end:
                 self._changed.wait(max(0, end - time.monotonic()))
-            ended = self._ended
-        if not ended:
-            self._fail("it did not end within %g s" % deadline)
-        if code is not None and self._child.returncode != code:
-            self._fail("it ended with %d instead of %d" % (self._child.returncode, code))
-        return self._child.returncode
+            status = self._status
+        if status is None:
+            self.fail("it did not end within %g s" % deadline)
+        if code is not None and status != code:
+            self.fail("it ended with %d instead of %d" % (status, code))
+        return status
 
     def ends_before(self, other, deadline=DEADLINE):
         """Waits until one of the two has ended: whether it is this one."""
         end = time.monotonic() + deadline
         while self.running() and other.running():
             if time.monotonic() > end:
-                self._fail("neither it nor %s ended within %g s" % (other.name, deadline))
+                self.fail("neither it nor %s ended within %g s" % (other.name, deadline))
             with self._changed:
-                if not self._ended:
+                if self._status is None:
                     self._changed.wait(0.1)
         return not self.running()
 
     def running(self):
         with self._changed:
-            return not self._ended
+            return self._status is None
+
+
+class Process(Watched):
+    """A child."""
+
+    def __init__(self, name, command, environment=None):
+        super().__init__(name)
+        self._child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
+                                       env=dict(clean_environment(), **(environment or {})))
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self._child.stdout:
+            self.heard(line.decode(errors="replace").rstrip("\n"))
+        self.has_ended(self._child.wait())
+
+    @property
+    def pid(self):
+        return self._child.pid
 
     def signal(self, number):
         self._child.send_signal(number)
@@ -222,8 +235,8 @@ def write_csv(path, rows=640, features=12, classes=4):
 
 def train_args(cluster, workers=2, epochs=6, **more):
     """Arguments of a worker; keyword a__b becomes --a.b, a_b stays --a_b."""
-    data = cluster.path("data.csv")
-    if not os.path.exists(data):
+    data = more.get("data") or cluster.path("data.csv")
+    if "data" not in more and not os.path.exists(data):
         write_csv(data)
     given = {"job__name": "test", "job__workers": workers, "job__optimizer__kind": "momentum",
              "job__optimizer__rate": 0.02, "job__codec_min_elements": 1, "data": data, "model": "mlp", "hidden": 32,

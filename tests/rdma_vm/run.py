@@ -1,0 +1,67 @@
+"""Scenarios in two emulated machines of their own kernel, joined by network cards with Soft-RoCE.
+
+  deploy/setup.sh vm
+  bazel build //ctl:sluicectl //scheduler:sluice-scheduler //server:sluice-server //worker:sluice-worker
+  tests/rdma_vm/run.sh --binaries="$(bazel info bazel-bin)"
+  tests/rdma_vm/run.sh --binaries="$(bazel info bazel-bin)" test_machines.Faults      only these
+
+1. An archive is made of a shell, RDMA tools and the programs under test (image.py).
+2. Two machines boot it once for all scenarios (pair.py, machine.py). A machine runs what an agent in it is told.
+3. Before each scenario what runs in them is killed and their links are made whole. One that does not answer any more
+   takes both machines with it, and the next scenario has new ones.
+4. All ends with this process; it opens no port of this machine.
+
+Emulated processors are slow, so only ratios within one run mean anything.
+"""
+
+import argparse
+import glob
+import os
+import sys
+import time
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PROGRAMS = ("ctl/sluicectl", "scheduler/sluice-scheduler", "server/sluice-server", "worker/sluice-worker")
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(prog="tests/rdma_vm/run.sh", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binaries", default=os.path.join(HERE, "..", "..", "bazel-bin"), metavar="DIR",
+                        help="where %s and so on lie (bazel-bin)" % PROGRAMS[0])
+    parser.add_argument("-v", "--verbose", action="store_true", help="name each scenario before it runs")
+    parser.add_argument("-f", "--failfast", action="store_true", help="stop at the first failure")
+    parser.add_argument("names", nargs="*", metavar="test_FILE[.Class[.test]]", help="scenarios (all)")
+    return parser.parse_args()
+
+
+def main():
+    options = parse_arguments()
+    os.environ["SLUICE_E2E_BINARIES"] = os.path.abspath(options.binaries)
+    sys.path[:0] = [HERE, os.path.join(HERE, "..", "e2e")]
+    programs = [os.path.join(os.path.abspath(options.binaries), name) for name in PROGRAMS]
+    missing = [path for path in programs if not os.path.exists(path)]
+    if missing:
+        sys.exit("%s: not there; --help says what to build" % ", ".join(missing))
+    names = options.names or sorted(os.path.basename(path)[:-3] for path in glob.glob(os.path.join(HERE, "test_*.py")))
+    suite = unittest.defaultTestLoader.loadTestsFromNames(names)
+
+    from image import ImageError       # only now are their folders known
+    from machine import MachineError
+    from pair import Pair
+    from scenario import Scenario
+    begin = time.monotonic()
+    try:
+        with Pair(programs, rails=2) as pair:
+            print("two machines are up after %.1f s" % (time.monotonic() - begin), flush=True)
+            Scenario.pair = pair
+            runner = unittest.TextTestRunner(verbosity=2 if options.verbose else 1, failfast=options.failfast)
+            result = runner.run(suite)
+    except (ImageError, MachineError) as error:
+        sys.exit("tests/rdma_vm: %s" % error)
+    return 0 if result.wasSuccessful() else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

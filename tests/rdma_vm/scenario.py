@@ -1,0 +1,20 @@
+"""The base of all scenarios: one pair of machines for all of them, restored before each."""
+
+import unittest
+
+from pair import Link
+
+
+class Scenario(unittest.TestCase):
+    pair = None    # run.py sets it
+
+    def setUp(self):
+        self.pair.restore()
+
+    def link(self, number, rail=0):
+        return Link(self.pair[number], rail)
+
+    @staticmethod
+    def tell(text):
+        """Figures for who reads along."""
+        print("    " + text, flush=True)
