@@ -84,7 +84,7 @@ class MultipathLink {
     virtual uint32_t ReceivesPosted(PathId path) = 0;                              // for paths with credits
     // The peer has lost this path: destroy it, then call PathLost (from inside if it likes).
     virtual void BreakPath(PathId path, const absl::Status& why) = 0;
-    // For the handler; from inside OnPacket, OnChunk, Done, PathLost, Pump and Finish only. It may call Send, OpenSlot,
+    // For the handler; from inside OnPacket, OnChunk, Done, PathLost and Pump only. It may call Send, OpenSlot,
     // CloseSlot and Stop from there.
     virtual void Deliver(const FrameHeader& header, Payload payload) = 0;
     virtual void Sent(uint64_t cookie) = 0;
@@ -96,19 +96,23 @@ class MultipathLink {
   // ---- the handler's side ----
   void Send(const FrameHeader& header, ConstBytes payload, uint64_t cookie);
   size_t queued_bytes() const { return queued_bytes_; }
-  // targets: the ways into the memory by paths other than the base; empty if it is not registered.
-  void OpenSlot(SlotId slot, MutableBytes memory, std::vector<SlotTarget> targets);
+  // targets: the ways into the memory by paths other than the base.
+  // remote: somebody else than this process's own thread writes through one of the targets, so that closing takes time.
+  void OpenSlot(SlotId slot, MutableBytes memory, std::vector<SlotTarget> targets, bool remote);
   bool CloseSlot(SlotId slot);   // see Endpoint::CloseSlot
 
   // ---- the endpoint's side ----
+  // The first packet, over the base path, behind all that was sent there before. Once, after its PathUp.
+  void Begin();
   void PathUp(PathId path, const PathInfo& info, TimeNs now);
   void PathLost(PathId path);    // destroyed, and drained before that
   void Done(PathId path, uint64_t token, TimeNs now);
-  absl::Status OnPacket(ConstBytes packet);
+  absl::Status OnPacket(PathId path, ConstBytes packet);
   absl::Status OnChunk(PathId path, uint32_t tag);
   // Sends what can be sent: after events, and at the end of each turn.
   void Pump(TimeNs now);
   // The link is about to be closed in order: all packets in doubt and all small frames go to the base path now.
+  // Nobody is called back.
   void Finish();
   // Nothing is handed over, sent or called back any more. Returns the cookies that have not come back; the paths must have
   // been destroyed before the payloads are touched.
@@ -121,6 +125,10 @@ class MultipathLink {
   uint64_t duplicates() const { return duplicates_; }
   uint64_t frames_in() const { return frames_in_; }
   uint64_t frames_out() const { return frames_out_; }
+  uint64_t payload_in() const { return payload_in_; }
+  uint64_t payload_out() const { return payload_out_; }
+  uint64_t bytes_in_beside_base() const { return beside_in_; }
+  uint64_t bytes_out_beside_base() const { return beside_out_; }
 
  private:
   class Reader;
@@ -202,7 +210,7 @@ class MultipathLink {
 
   // link_receive.cc
   absl::Status InOrder(ConstBytes packet);
-  absl::Status Begin(const FrameHeader& header, uint32_t first_tag, uint32_t chunks, ConstBytes payload);
+  absl::Status Opens(const FrameHeader& header, uint32_t first_tag, uint32_t chunks, ConstBytes payload);
   absl::Status Continue(ConstBytes payload);
   absl::Status PeerCloses(SlotId slot, bool answer);
   absl::Status PeerClosed(SlotId slot);
@@ -240,7 +248,8 @@ class MultipathLink {
     bool answer = false;
   };
   std::deque<Control> control_;
-  uint64_t frames_out_ = 0, resent_chunks_ = 0;
+  std::vector<uint64_t> finished_;    // cookies of what Finish took
+  uint64_t frames_out_ = 0, payload_out_ = 0, beside_out_ = 0, resent_chunks_ = 0;
 
   // receiving
   std::unordered_map<SlotId, LocalSlot> slots_;
@@ -252,7 +261,7 @@ class MultipathLink {
   std::unordered_map<uint32_t, InFrame*> tags_;          // announced, not there yet
   std::unordered_set<uint32_t> early_tags_;
   bool handing_over_ = false;
-  uint64_t duplicates_ = 0, frames_in_ = 0;
+  uint64_t duplicates_ = 0, frames_in_ = 0, payload_in_ = 0, beside_in_ = 0;
 };
 
 }  // namespace sluice::transport::multipath

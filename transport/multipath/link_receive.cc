@@ -21,7 +21,7 @@ class MultipathLink::Reader final : public PacketVisitor {
  public:
   explicit Reader(MultipathLink* link) : link_(link) {}
   absl::Status OnFrame(const FrameHeader& header, uint32_t first_tag, uint32_t chunks, ConstBytes payload) override {
-    return link_->Begin(header, first_tag, chunks, payload);
+    return link_->Opens(header, first_tag, chunks, payload);
   }
   absl::Status OnFragment(ConstBytes payload) override { return link_->Continue(payload); }
   absl::Status OnSlot(SlotId slot, uint64_t bytes, std::vector<SlotTarget> targets) override {
@@ -53,9 +53,9 @@ class MultipathLink::Reader final : public PacketVisitor {
 MultipathLink::MultipathLink(Owner* owner, EndpointLimits limits, size_t chunk_bytes)
     : owner_(owner), limits_(limits), chunk_bytes_(std::max<size_t>(chunk_bytes, 4096)) {}
 
-void MultipathLink::OpenSlot(SlotId slot, MutableBytes memory, std::vector<SlotTarget> targets) {
+void MultipathLink::OpenSlot(SlotId slot, MutableBytes memory, std::vector<SlotTarget> targets, bool remote) {
   if (stopped_ || memory.empty()) return;
-  slots_[slot] = {.memory = memory, .remote = !targets.empty()};
+  slots_[slot] = {.memory = memory, .remote = remote};
   control_.push_back({.kind = Control::kSlot, .slot = slot, .bytes = memory.size(), .targets = std::move(targets)});
 }
 
@@ -86,8 +86,9 @@ void MultipathLink::Drop(InFrame& frame) {
   }
 }
 
-absl::Status MultipathLink::OnPacket(ConstBytes packet) {
+absl::Status MultipathLink::OnPacket(PathId path, ConstBytes packet) {
   if (stopped_) return absl::OkStatus();
+  if (path != kBasePath) beside_in_ += packet.size();
   SLUICE_ASSIGN_OR_RETURN(const uint64_t sequence, PacketSequence(packet));
   Reader reader(this);
   SLUICE_RETURN_IF_ERROR(ReadPacket(packet, Records::kOnArrival, reader));
@@ -118,7 +119,7 @@ absl::Status MultipathLink::InOrder(ConstBytes packet) {
   return absl::OkStatus();
 }
 
-absl::Status MultipathLink::Begin(const FrameHeader& header, uint32_t first_tag, uint32_t chunks, ConstBytes payload) {
+absl::Status MultipathLink::Opens(const FrameHeader& header, uint32_t first_tag, uint32_t chunks, ConstBytes payload) {
   switch (header.type) {
     case FrameType::kHello: case FrameType::kWelcome: case FrameType::kPing: case FrameType::kPong:
     case FrameType::kTransport: return Refuse(absl::StrCat("an inner frame ", DebugString(header)));
@@ -189,6 +190,7 @@ absl::Status MultipathLink::OnChunk(PathId id, uint32_t tag) {
   if (it != tags_.end()) {
     InFrame& frame = *it->second;
     tags_.erase(it);
+    if (id != kBasePath) beside_in_ += frame.header.payload_bytes / frame.chunks;
     if (--frame.missing == 0) HandOver();
     return absl::OkStatus();
   }
@@ -208,6 +210,7 @@ void MultipathLink::HandOver() {
     incoming_.pop_front();
     if (frame.buffer != nullptr) held_bytes_ -= frame.header.payload_bytes;
     ++frames_in_;
+    payload_in_ += frame.header.payload_bytes;
     if (frame.dropped) continue;
     if (frame.header.slot != 0) {
       if (const auto slot = slots_.find(frame.header.slot); slot != slots_.end())

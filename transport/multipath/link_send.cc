@@ -46,6 +46,11 @@ void MultipathLink::PathUp(PathId id, const PathInfo& info, TimeNs now) {
   path.goodput.Began(false, now);
 }
 
+void MultipathLink::Begin() {
+  const uint64_t sequence = next_sequence_++;
+  Post(kBasePath, paths_.at(kBasePath), sequence, builder_.Take(sequence));
+}
+
 void MultipathLink::PathLost(PathId id) {
   const auto it = paths_.find(id);
   if (it == paths_.end() || !it->second.up) return;
@@ -153,6 +158,7 @@ bool MultipathLink::LeadHasRoom() {
 void MultipathLink::Post(PathId id, Path& path, uint64_t sequence, std::vector<std::byte> bytes) {
   if (path.info.credits.has_value()) ++path.credits_used;
   ++path.packets;
+  if (id != kBasePath) beside_out_ += bytes.size();
   owner_->SendPacket(id, bytes, sequence);
   // The base path keeps what it has taken, or the link is down.
   if (sequence != 0 && id != kBasePath) in_doubt_[sequence] = {std::move(bytes), id};
@@ -270,6 +276,7 @@ bool MultipathLink::TakeFrames() {
     if (!TakeFragments(*frame)) return progress;
     progress = true;
     ++frames_out_;
+    payload_out_ += frame->payload.size();
     queue_.pop_front();
     FrameDone(*frame);
   }
@@ -329,6 +336,7 @@ bool MultipathLink::OpenChunks(const std::shared_ptr<OutFrame>& frame) {
     pending_.push_back({frame, offset, std::min(chunk, bytes - offset), next_tag_++});
   }
   ++frames_out_;
+  payload_out_ += bytes;
   return true;
 }
 
@@ -402,6 +410,7 @@ bool MultipathLink::IssueChunks(TimeNs now) {
     path->goodput.Began(!path->flying.empty(), now);
     path->flying_bytes += chunk.bytes;
     path->bytes += chunk.bytes;
+    if (id != kBasePath) beside_out_ += chunk.bytes;
     ++path->chunks;
     ++remote_slots_.at(slot_id).flying;
     const Chunk out{.payload = chunk.frame->payload.subspan(chunk.offset, chunk.bytes),
@@ -447,14 +456,14 @@ void MultipathLink::Finish() {
     OutFrame& frame = *queue_.front();
     if (!frame.begun && frame.header.slot != 0 && !frame.payload.empty()) break;
     if (!MakeRoom(kFrameRecordBytes + 8) || !TakeFragments(frame)) break;
-    if (frame.cookie != 0) owner_->Sent(std::exchange(frame.cookie, 0));
+    if (frame.cookie != 0) finished_.push_back(std::exchange(frame.cookie, 0));
     queue_.pop_front();
   }
   FlushPacket();
 }
 
 std::vector<uint64_t> MultipathLink::Stop() {
-  std::vector<uint64_t> cookies;
+  std::vector<uint64_t> cookies = std::exchange(finished_, {});
   if (std::exchange(stopped_, true)) return cookies;
   const auto take = [&](OutFrame& frame) {
     if (frame.cookie != 0) cookies.push_back(std::exchange(frame.cookie, 0));

@@ -91,6 +91,8 @@ class World {
     a.link.PathUp(kBasePath, {.tier = 0}, now);
     b.link.PathUp(kBasePath, {.tier = 0}, now);
     a.out[kBasePath], b.out[kBasePath];
+    a.link.Begin();
+    b.link.Begin();
   }
   Side& Other(const Side& side) { return &side == &a ? b : a; }
 
@@ -130,7 +132,7 @@ class World {
         status = to.link.OnChunk(path, op.tag);
       }
     } else {
-      status = to.link.OnPacket(op.packet);
+      status = to.link.OnPacket(path, op.packet);
     }
     ASSERT_TRUE(status.ok()) << status;
     if (wire.alive) wire.arrived.push_back(op.token);
@@ -254,7 +256,7 @@ void Simulate(uint64_t seed, bool faults, bool revoke) {
       world.b.memory[slot].bytes.resize(bytes);
       std::vector<SlotTarget> targets;
       if (random.Chance(0.9)) targets.push_back({1, slot << 32, 0});
-      world.b.link.OpenSlot(slot, world.b.memory[slot].bytes, targets);
+      world.b.link.OpenSlot(slot, world.b.memory[slot].bytes, targets, !targets.empty());
       FrameHeader grant{.type = FrameType::kGrant};
       grant.slot = slot;
       grant.aux64 = bytes;

@@ -106,7 +106,10 @@ absl::StatusOr<bool> FrameReader::EndFrame() {
   ++frames_;
   payload_total_ += header_.payload_bytes;
   if (header_.payload_bytes > 0) {
-    if (target_ == nullptr) return true;  // dropped
+    if (target_ == nullptr) {
+      sink_->OnDropped(header_);
+      return true;
+    }
     if (header_.has(kFlagHash) && hasher_.Digest() != header_.payload_hash)
       return absl::DataLossError(absl::StrCat("the payload fails its hash: ", DebugString(header_)));
   }

@@ -29,6 +29,8 @@ class FrameReader {
     virtual absl::StatusOr<std::byte*> OnHeader(const FrameHeader& header) = 0;
     // The payload lies where OnHeader said. False: read no further (the link was closed).
     virtual bool OnPayload(const FrameHeader& header) = 0;
+    // A frame with a payload that went to nowhere is over.
+    virtual void OnDropped(const FrameHeader&) {}
   };
 
   struct Progress {

@@ -155,6 +155,10 @@ class EpollTcpEndpoint final : public TcpEndpoint, public TcpLink::Owner {
     handler_->OnFrame(link.id(), header, std::move(payload));
   }
 
+  void LinkTransportFrame(TcpLink& link, const FrameHeader& header, Payload payload) override {
+    if (options_.transport_frame) options_.transport_frame(link.id(), header, std::move(payload));
+  }
+
   void LinkHasOutput(TcpLink& link) override {
     if (link.dirty) return;
     link.dirty = true;

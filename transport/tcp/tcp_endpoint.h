@@ -25,6 +25,8 @@
 
 namespace sluice::transport {
 
+inline constexpr uint32_t kFirstTransportAux = 16;   // below: this transport's own
+
 struct TcpOptions {
   bool listen = true;
   std::string bind_host = "127.0.0.1";
@@ -41,6 +43,10 @@ struct TcpOptions {
   std::string congestion;     // TCP_CONGESTION; empty = the system's
   // Acceptor: refuses a peer by its HELLO. Default: everybody is let in.
   std::function<absl::Status(const Hello&)> admit;
+  // Told of TRANSPORT frames whose aux is kFirstTransportAux or more: private talk of the layer that wraps this endpoint
+  // (transport/multipath), which sends them by Send. Payloads as in Handler::OnFrame, slots too; one
+  // for a slot that was closed is told of with an empty payload. Default: ignored.
+  std::function<void(LinkId, const FrameHeader&, Payload)> transport_frame;
   // Told of each peer that was refused, for logs (never links that a Handler knows).
   std::function<void(const absl::Status&)> refused;
 };

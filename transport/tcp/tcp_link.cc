@@ -12,6 +12,7 @@ namespace sluice::transport {
 namespace {
 
 constexpr size_t kMaxTextBytes = 4096;   // of an ERROR in the handshake and of a bye
+constexpr size_t kMaxTransportBytes = 16 << 10;   // of a TRANSPORT frame without a slot
 constexpr uint32_t kBye = 1;             // aux of a TRANSPORT frame: status and text say why the link closes
 
 std::string Duration(TimeNs ns) {
@@ -126,7 +127,7 @@ absl::StatusOr<std::byte*> TcpLink::OnHeader(const FrameHeader& header) {
     target_ = memory.data() + header.stripe_offset;
     return target_;
   }
-  const size_t limit = header.type == FrameType::kTransport ? kMaxTextBytes : options_.limits.max_slotless_bytes;
+  const size_t limit = header.type == FrameType::kTransport ? kMaxTransportBytes : options_.limits.max_slotless_bytes;
   if (header.payload_bytes > limit) {
     return absl::ResourceExhaustedError(absl::StrCat("a frame without a slot of ", header.payload_bytes, " bytes (at most ",
                                                      limit, "): ", DebugString(header)));
@@ -145,10 +146,16 @@ bool TcpLink::OnPayload(const FrameHeader& header) {
   }
   if (header.type == FrameType::kPing || header.type == FrameType::kPong || header.type == FrameType::kTransport) {
     TransportFrame(header);
-    return refusal_.ok();
+    return refusal_.ok() && state_ == State::kUp;
   }
   owner_->LinkFrame(*this, header, Payload(payload_bytes(header), std::move(buffer_)));
   return state_ == State::kUp;
+}
+
+void TcpLink::OnDropped(const FrameHeader& header) {
+  // Whoever sent it may wait for its memory.
+  if (state_ == State::kUp && header.type == FrameType::kTransport && header.aux >= kFirstTransportAux)
+    owner_->LinkTransportFrame(*this, header, Payload());
 }
 
 absl::Status TcpLink::CheckHandshake(const FrameHeader& header) const {
@@ -201,7 +208,9 @@ void TcpLink::FinishHandshake(const FrameHeader& header) {
 }
 
 void TcpLink::TransportFrame(const FrameHeader& header) {
-  if (header.type == FrameType::kTransport && header.aux == kBye) {
+  if (header.type == FrameType::kTransport && header.aux >= kFirstTransportAux) {
+    owner_->LinkTransportFrame(*this, header, Payload(payload_bytes(header), std::move(buffer_)));
+  } else if (header.type == FrameType::kTransport && header.aux == kBye) {
     const absl::Status said = StatusOf(header, payload_bytes(header));
     refusal_ = absl::UnavailableError(absl::StrCat("the peer closed it: ", said.ToString()));
   } else if (header.type == FrameType::kPing && writer_.queued_bytes() <= options_.limits.max_queued_bytes) {

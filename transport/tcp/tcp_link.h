@@ -34,6 +34,7 @@ class TcpLink final : public FrameReader::Sink {
     virtual absl::Status Admit(const Hello& peer) = 0;      // acceptor only
     virtual void LinkUp(TcpLink& link) = 0;                 // both sides know each other now
     virtual void LinkFrame(TcpLink& link, const FrameHeader& header, Payload payload) = 0;
+    virtual void LinkTransportFrame(TcpLink& link, const FrameHeader& header, Payload payload) = 0;
     virtual void LinkHasOutput(TcpLink& link) = 0;          // there is something to write
   };
 
@@ -78,6 +79,7 @@ class TcpLink final : public FrameReader::Sink {
  private:
   absl::StatusOr<std::byte*> OnHeader(const FrameHeader& header) override;
   bool OnPayload(const FrameHeader& header) override;
+  void OnDropped(const FrameHeader& header) override;
 
   absl::Status CheckHandshake(const FrameHeader& header) const;
   absl::Status CheckPreamble() const;

@@ -1,0 +1,52 @@
+// One link of a MultipathEndpoint: the base's bookkeeping, and once it has grown, its core with the paths around it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "transport/multipath/link.h"
+#include "transport/transport.h"
+
+namespace sluice::transport::multipath {
+
+struct GrownLink {
+  LinkId id = 0;
+  bool connector = false;
+  bool up = false;
+  Address address;              // connector: of the peer
+  Hello hello;                  // connector: its own; acceptor: the peer's
+  std::map<SlotId, MutableBytes> slots;
+  bool plain_full = false;      // the handler waits for the base's queue
+  uint64_t plain_cookies = 0;   // of frames that went before the first packet; the base returns cookies in order
+  std::unique_ptr<MultipathLink::Owner> owner;
+  std::unique_ptr<MultipathLink> core;   // null: it has not grown
+  LinkStats before;             // of the base when it grew
+  bool dirty = false;
+  bool wants_writable = false;
+  std::vector<uint64_t> cookies_at_down;
+
+  // Further TCP connections, by path: connected ones and those under way.
+  std::map<PathId, LinkId> connections;
+  std::map<PathId, std::string> hosts;
+  uint64_t token = 0;           // acceptor: what they must say
+  PathId next_path = 1;         // acceptor: queue pairs, odd; connector: connections, even
+
+  // RDMA, connector: when the next offer goes out.
+  bool peer_has_rdma = false;
+  std::optional<TimeNs> offered;   // no answer yet
+  TimeNs next_offer = 0;
+  TimeNs backoff = 0;
+  TimeNs last_up = 0;
+  uint32_t attempt = 0;
+  std::vector<std::string> tcp_hosts;   // connector: those of PATHS, to be connected (again)
+  uint32_t tcp_port = 0;
+
+  uint32_t job() const { return hello.job; }
+};
+
+}  // namespace sluice::transport::multipath
