@@ -225,10 +225,10 @@ class Chooser {
     }
     const std::string netdev = port.gids.empty() ? "the interface" : port.gids.front().netdev;
     if (!of_type && options_.roce_v1) {
-      Find(Severity::kError, name, "has no RoCE v1 GID", "unset rdma.roce_v1: RoCE v2 is the default");
+      Find(Severity::kError, name, "has no RoCE v1 GID", "use RoCE v2, which is the default");
     } else if (!of_type && !port.gids.empty()) {
       Find(Severity::kError, name, "has RoCE v1 GIDs only, which are not routable",
-           "switch it to RoCE v2 (`cma_roce_mode`, or the vendor's tool), or set rdma.roce_v1 on all members");
+           "switch it to RoCE v2 (`cma_roce_mode`, or the vendor's tool), or name such a GID in rdma.gid_index on all members");
     } else if (!of_type || !routable) {
       Find(Severity::kError, name, of_type ? "has only link-local GIDs" : "has no GID",
            absl::StrCat("give ", netdev, " an IPv4 address: `ip address add 10.0.0.1/24 dev ", netdev,
