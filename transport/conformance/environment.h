@@ -18,6 +18,8 @@ struct Node {
   std::unique_ptr<Endpoint> endpoint;
   Address address;
   Address other;  // the same endpoint over another of its transports, if it has several; else as address
+  // Has this link all that it will have? For transports whose links grow. Null: as soon as it is up.
+  std::function<bool(LinkId)> grown;
 };
 
 // A stranger with a plain byte stream to a node, for transports that have one.

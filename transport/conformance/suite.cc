@@ -35,6 +35,9 @@ ConformanceTest::Link ConformanceTest::ConnectOneMore(uint32_t connection) {
   }
   EXPECT_TRUE(StepUntil([&] { return rec_a_.up.contains(link.a) && rec_b_.order.size() > before; }));
   link.b = rec_b_.order.empty() ? 0 : rec_b_.order.back();
+  EXPECT_TRUE(StepUntil([&] {
+    return (a_.grown == nullptr || a_.grown(link.a)) && (b_.grown == nullptr || b_.grown(link.b));
+  })) << "the link did not get all its paths";
   return link;
 }
 

@@ -226,6 +226,7 @@ class MultipathLink {
   std::map<PathId, Path> paths_;      // also those that are lost and not settled
   uint64_t paths_lost_ = 0;
   std::vector<PathId> lost_to_tell_;
+  std::map<PathId, std::deque<uint32_t>> early_recent_;   // tags that came over a path before its PathUp
 
   // sending
   std::deque<std::shared_ptr<OutFrame>> queue_;

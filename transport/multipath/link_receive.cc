@@ -182,10 +182,10 @@ absl::Status MultipathLink::Continue(ConstBytes payload) {
 
 absl::Status MultipathLink::OnChunk(PathId id, uint32_t tag) {
   if (stopped_) return absl::OkStatus();
-  if (const auto path = paths_.find(id); path != paths_.end()) {
-    path->second.recent.push_back(tag);
-    if (path->second.recent.size() > kRecentTags) path->second.recent.pop_front();
-  }
+  const auto path = paths_.find(id);
+  std::deque<uint32_t>& recent = path != paths_.end() ? path->second.recent : early_recent_[id];
+  recent.push_back(tag);
+  if (recent.size() > kRecentTags) recent.pop_front();
   const auto it = tags_.find(tag);
   if (it != tags_.end()) {
     InFrame& frame = *it->second;

@@ -44,6 +44,7 @@ void MultipathLink::PathUp(PathId id, const PathInfo& info, TimeNs now) {
   path.credits_granted = info.credits.value_or(0);
   path.credits_told = info.receives;
   path.goodput.Began(false, now);
+  if (auto early = early_recent_.extract(id)) path.recent = std::move(early.mapped());
 }
 
 void MultipathLink::Begin() {

@@ -243,7 +243,10 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     const auto link = Hold(id);
     if (link == nullptr) return;   // a stranger among the further ones
     Wither(*link);
-    for (const uint64_t cookie : std::exchange(link->cookies_at_down, {})) handler_->OnSent(id, cookie);
+    // The handler may still send to it meanwhile.
+    while (!link->cookies_at_down.empty()) {
+      for (const uint64_t cookie : std::exchange(link->cookies_at_down, {})) handler_->OnSent(id, cookie);
+    }
     links_.erase(id);
     handler_->OnDown(id, reason);
   }
