@@ -89,7 +89,9 @@ class Driver final : public VerbsDriver {
   }
 
   absl::Status Start() {
-    const RailChoice choice = ChooseRails(GatherFacts(verbs_.get(), absl::OkStatus(), options_.gather), options_.rails);
+    const HostFacts facts = GatherFacts(verbs_.get(), absl::OkStatus(), options_.gather);
+    if (facts.devices.empty() && facts.kernel_devices.empty()) return absl::NotFoundError("this host has no RDMA device");
+    const RailChoice choice = ChooseRails(facts, options_.rails);
     absl::Status last;
     for (const Rail& rail : choice.rails) {
       ContextOptions options;

@@ -39,8 +39,8 @@ struct DriverOptions {
 
 class VerbsDriver : public transport::multipath::PathDriver {
  public:
-  // Verbs, loop and clock outlive it. memory: of all endpoints of the process that share slabs. FAILED_PRECONDITION: no rail
-  // can be used; the message has all findings.
+  // Loop and clock outlive it. NOT_FOUND: the host has no
+  // device. FAILED_PRECONDITION: none can be used; the message has all findings.
   static absl::StatusOr<std::unique_ptr<VerbsDriver>> Create(transport::Loop* loop, const Clock* clock,
                                                             std::shared_ptr<Verbs> verbs, DriverOptions options);
 

@@ -3,9 +3,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/cpu_time.h"
 #include "base/host.h"
 #include "base/status_macros.h"
+#include "rdma/configure.h"
 #include "transport/auto/auto_endpoint.h"
 #include "transport/hello.h"
 
@@ -31,7 +33,10 @@ transport::AutoOptions EndpointOptions(const LaneOptions& options) {
   self.name = options.id;
   transport::AutoOptions result = transport::MakeAutoOptions(self, {});
   // A server always has a TCP port: the plan names it, and workers of other hosts need it. "shm" is what workers choose.
-  result.choice = config.data().transport() == "tcp" ? transport::TransportChoice::kTcp : transport::TransportChoice::kAuto;
+  result.choice = config.data().transport() == "tcp"    ? transport::TransportChoice::kTcp
+                  : config.data().transport() == "rdma" ? transport::TransportChoice::kRdma
+                                                        : transport::TransportChoice::kAuto;
+  result.rails = absl::StrSplit(config.node().rails(), ',', absl::SkipWhitespace());
   result.tcp.bind_host = config.node().listen();
   result.tcp.port = config.node().data_port() == 0 ? 0 : config.node().data_port() + options.number;
   result.tcp.hash = !config.data().no_hash();
@@ -60,6 +65,7 @@ absl::Status Lane::Listen() {
   loop_->set_spin(options_.config->data().spin_us() * kMicrosecond);
   transport::AutoOptions endpoint = EndpointOptions(options_);
   endpoint.log = [this](const std::string& text) { log_.Info(text); };
+  rdma::Configure(options_.config->rdma(), &endpoint);
   // Whoever connects and does not speak our protocol: said once a second at most, whatever comes.
   const auto refused = [this](const absl::Status& why) {
     ++refused_peers_;

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "base/writable.h"
 #include "compression/policy.h"
+#include "rdma/configure.h"
 #include "transport/auto/auto_endpoint.h"
 #include "worker/calibration.h"
 #include "worker/codec_speed.h"
@@ -37,9 +38,11 @@ absl::StatusOr<transport::AutoOptions> EndpointOptions(const proto::DataConfig& 
     options.choice = transport::TransportChoice::kTcp;
   } else if (data.transport() == "shm") {
     options.choice = transport::TransportChoice::kShm;
+  } else if (data.transport() == "rdma") {
+    options.choice = transport::TransportChoice::kRdma;
   } else if (!data.transport().empty() && data.transport() != "auto") {
     return absl::InvalidArgumentError(
-        absl::StrCat("data.transport is \"", data.transport(), "\"; auto, tcp and shm are possible"));
+        absl::StrCat("data.transport is \"", data.transport(), "\"; auto, rdma, tcp and shm are possible"));
   }
   options.tcp.listen = false;
   options.tcp.hash = !data.no_hash();
@@ -117,6 +120,7 @@ absl::Status Runtime::Init(int rank, const ControlStream::Factory& make_stream) 
   loop_->set_spin(config_.data().spin_us() * kMicrosecond);
   SLUICE_ASSIGN_OR_RETURN(transport::AutoOptions endpoint, EndpointOptions(config_.data()));
   endpoint.log = [this](const std::string& text) { log_.Info(text); };
+  rdma::Configure(config_.rdma(), &endpoint);
   SLUICE_ASSIGN_OR_RETURN(endpoint_, transport::AutoEndpoint::Create(loop_.get(), &clock_, std::move(endpoint)));
 
   WorkerCoreOptions options;

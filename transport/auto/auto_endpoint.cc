@@ -16,7 +16,7 @@ namespace {
 
 class AutoEndpointImpl final : public AutoEndpoint {
  public:
-  AutoEndpointImpl(AutoOptions options, std::unique_ptr<TcpEndpoint> tcp, std::unique_ptr<ShmEndpoint> shm)
+  AutoEndpointImpl(AutoOptions options, std::unique_ptr<MultipathEndpoint> tcp, std::unique_ptr<ShmEndpoint> shm)
       : options_(std::move(options)), tcp_(std::move(tcp)), shm_(std::move(shm)), tcp_relay_(this), shm_relay_(this) {}
 
   void SetHandler(Handler* handler) override {
@@ -87,7 +87,26 @@ class AutoEndpointImpl final : public AutoEndpoint {
   }
 
   absl::StatusOr<std::shared_ptr<std::byte>> Allocate(size_t bytes) override {
-    return shm_ != nullptr ? shm_->Allocate(bytes) : tcp_->Allocate(bytes);
+    if (shm_ == nullptr) return tcp_->Allocate(bytes);
+    auto memory = shm_->Allocate(bytes);
+    if (!memory.ok() || tcp_ == nullptr) return memory;
+    std::shared_ptr<void> handle = tcp_->Register({memory->get(), bytes});
+    if (handle == nullptr) return memory;
+    std::byte* const data = memory->get();
+    // Devices forget it before it goes.
+    return std::shared_ptr<std::byte>(data, [memory = *std::move(memory), handle = std::move(handle)](std::byte*) mutable {
+      handle.reset();
+      memory.reset();
+    });
+  }
+
+  std::vector<PathReport> Paths() const override {
+    if (tcp_ == nullptr) return {};
+    std::vector<PathReport> paths = tcp_->Paths();
+    for (PathReport& path : paths) {
+      if (const auto name = names_.find(path.link); name != names_.end()) path.link = name->second;
+    }
+    return paths;
   }
 
   LinkStats Stats(LinkId link) const override {
@@ -211,7 +230,7 @@ class AutoEndpointImpl final : public AutoEndpoint {
   }
 
   const AutoOptions options_;
-  const std::unique_ptr<TcpEndpoint> tcp_;  // null: kShm
+  const std::unique_ptr<MultipathEndpoint> tcp_;  // null: kShm
   const std::unique_ptr<ShmEndpoint> shm_;  // null: kTcp, or not to be had
   TcpRelay tcp_relay_;
   ShmRelay shm_relay_;
@@ -235,12 +254,31 @@ AutoOptions MakeAutoOptions(const Hello& self, const EndpointLimits& limits,
 
 absl::StatusOr<std::unique_ptr<AutoEndpoint>> AutoEndpoint::Create(Loop* loop, const Clock* clock,
                                                                    AutoOptions options) {
-  std::unique_ptr<TcpEndpoint> tcp;
+  std::unique_ptr<MultipathEndpoint> tcp;
   std::unique_ptr<ShmEndpoint> shm;
-  if (options.choice != TransportChoice::kShm) {
-    SLUICE_ASSIGN_OR_RETURN(tcp, TcpEndpoint::Create(loop, clock, options.tcp));
+  const TransportChoice choice = options.choice;
+  if (choice != TransportChoice::kShm) {
+    MultipathOptions multipath;
+    multipath.tcp = options.tcp;
+    multipath.rails = options.rails;
+    multipath.chunk_bytes = options.chunk_bytes;
+    multipath.reconnect = options.reconnect;
+    multipath.log = options.log;
+    if (options.rdma != nullptr && choice != TransportChoice::kTcp) {
+      auto driver = options.rdma(loop, clock);
+      if (driver.ok()) {
+        multipath.driver = *std::move(driver);
+      } else if (choice == TransportChoice::kRdma) {
+        return driver.status();
+      } else if (options.log && !absl::IsNotFound(driver.status())) {
+        options.log(absl::StrCat("RDMA is not used: ", driver.status().message()));
+      }
+    } else if (choice == TransportChoice::kRdma) {
+      return absl::FailedPreconditionError("RDMA was asked for, and this process looks for no devices");
+    }
+    SLUICE_ASSIGN_OR_RETURN(tcp, MultipathEndpoint::Create(loop, clock, std::move(multipath)));
   }
-  if (options.choice != TransportChoice::kTcp) {
+  if (choice == TransportChoice::kAuto || choice == TransportChoice::kShm) {
     absl::StatusOr<std::unique_ptr<ShmEndpoint>> created = ShmEndpoint::Create(loop, options.shm);
     if (created.ok()) {
       shm = *std::move(created);

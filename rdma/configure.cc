@@ -1,0 +1,63 @@
+#include "rdma/configure.h"
+
+#include <algorithm>
+#include <bit>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+
+namespace sluice::rdma {
+namespace {
+
+bool HostHasDevices() {
+  std::error_code error;
+  const std::filesystem::directory_iterator devices("/sys/class/infiniband", error);
+  return !error && devices != std::filesystem::directory_iterator();
+}
+
+absl::StatusOr<std::unique_ptr<transport::multipath::PathDriver>> Open(transport::Loop* loop, const Clock* clock,
+                                                                       const DriverOptions& options) {
+  auto verbs = LoadVerbs();
+  if (!verbs.ok()) {
+    if (HostHasDevices()) return absl::FailedPreconditionError(verbs.status().message());
+    return absl::NotFoundError("this host has no RDMA device");
+  }
+  SLUICE_ASSIGN_OR_RETURN(auto driver, VerbsDriver::Create(loop, clock, *std::move(verbs), options));
+  return driver;
+}
+
+}  // namespace
+
+DriverOptions DriverOptionsOf(const proto::RdmaConfig& config) {
+  DriverOptions options;
+  options.rails.devices = absl::StrSplit(config.devices(), ',', absl::SkipWhitespace());
+  options.rails.gid_index = config.gid_index();
+  options.queue_pairs = config.queue_pairs();
+  options.watchdog = config.watchdog_ms() * kMillisecond;
+  options.spin = config.spin_us() * kMicrosecond;
+  QueuePairOptions& qp = options.queue_pair;
+  qp.traffic_class = static_cast<uint8_t>(config.traffic_class());
+  qp.service_level = static_cast<uint8_t>(config.service_level());
+  // A lossy fabric drops the last packet of a burst now and then, which only the timeout repairs: short. A lossless one
+  // drops nothing, but may stand still under pauses: long.
+  qp.timeout = static_cast<uint8_t>(config.timeout() != 0 ? config.timeout() : config.fabric() == "lossless" ? 16 : 14);
+  qp.retry_count = static_cast<uint8_t>(config.retry_count() != 0 ? config.retry_count() : 6);
+  qp.min_rnr_timer = static_cast<uint8_t>(config.min_rnr_timer());
+  // 256 is 1, 4096 is 5.
+  if (config.mtu() != 0) qp.mtu = static_cast<uint8_t>(std::bit_width(config.mtu()) - 8);
+  return options;
+}
+
+void Configure(const proto::RdmaConfig& config, transport::AutoOptions* options) {
+  DriverOptions driver = DriverOptionsOf(config);
+  driver.log = options->log;
+  options->chunk_bytes = config.chunk_bytes();
+  options->reconnect = config.reconnect_ms() * kMillisecond;
+  options->rdma = [driver](transport::Loop* loop, const Clock* clock) { return Open(loop, clock, driver); };
+}
+
+}  // namespace sluice::rdma
