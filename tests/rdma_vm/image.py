@@ -125,7 +125,7 @@ class Archive:
 
 def build(path, programs, files=None):
     """Writes the archive. `programs`: files of this machine, each to be found in /bin; `files`: {path in the machines:
-    text}."""
+    path here}."""
     with Archive(path) as archive:
         for folder in ("/proc", "/sys", "/dev", "/tmp", "/run", "/root"):
             archive.folder(folder)
@@ -150,5 +150,5 @@ def build(path, programs, files=None):
         for module in order:
             archive.file("/modules/" + os.path.basename(module), module)
         archive.text("/modules/order", "".join("/modules/%s\n" % os.path.basename(module) for module in order))
-        for name, text in (files or {}).items():
-            archive.text(name, text)
+        for name, source in (files or {}).items():
+            archive.file(name, source)

@@ -14,7 +14,7 @@ import threading
 import time
 
 import image
-from cluster import DEADLINE, Watched, die_with_parent
+from cluster import Watched, die_with_parent
 
 BOOT_SECONDS = 120     # on a machine with much else to do; 10 s are usual
 COMMAND_SECONDS = 30
@@ -213,8 +213,3 @@ class Machine:
             self._agent.close()
         self._listener.close()
         self._log.close()
-
-
-def guest_deadline(seconds=DEADLINE):
-    """What takes a second here may take ten in a machine."""
-    return 4 * seconds

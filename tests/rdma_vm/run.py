@@ -1,7 +1,7 @@
 """Scenarios in two emulated machines of their own kernel, joined by network cards with Soft-RoCE.
 
   deploy/setup.sh vm
-  bazel build //ctl:sluicectl //scheduler:sluice-scheduler //server:sluice-server //worker:sluice-worker
+  bazel build $(tests/rdma_vm/run.sh --targets)
   tests/rdma_vm/run.sh --binaries="$(bazel info bazel-bin)"
   tests/rdma_vm/run.sh --binaries="$(bazel info bazel-bin)" test_machines.Faults      only these
 
@@ -17,7 +17,9 @@ Emulated processors are slow, so only ratios within one run mean anything.
 import argparse
 import glob
 import os
+import signal
 import sys
+import tempfile
 import time
 import unittest
 
@@ -30,6 +32,8 @@ def parse_arguments():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binaries", default=os.path.join(HERE, "..", "..", "bazel-bin"), metavar="DIR",
                         help="where %s and so on lie (bazel-bin)" % PROGRAMS[0])
+    parser.add_argument("--targets", action="store_true", help="only say what Bazel must build")
+    parser.add_argument("--transport", default="auto", help="data.transport of the jobs (%(default)s)")
     parser.add_argument("-v", "--verbose", action="store_true", help="name each scenario before it runs")
     parser.add_argument("-f", "--failfast", action="store_true", help="stop at the first failure")
     parser.add_argument("names", nargs="*", metavar="test_FILE[.Class[.test]]", help="scenarios (all)")
@@ -38,6 +42,10 @@ def parse_arguments():
 
 def main():
     options = parse_arguments()
+    if options.targets:
+        print(" ".join("//" + program.replace("/", ":") for program in PROGRAMS))
+        return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))   # so that what was begun is cleaned up
     os.environ["SLUICE_E2E_BINARIES"] = os.path.abspath(options.binaries)
     sys.path[:0] = [HERE, os.path.join(HERE, "..", "e2e")]
     programs = [os.path.join(os.path.abspath(options.binaries), name) for name in PROGRAMS]
@@ -47,13 +55,17 @@ def main():
     names = options.names or sorted(os.path.basename(path)[:-3] for path in glob.glob(os.path.join(HERE, "test_*.py")))
     suite = unittest.defaultTestLoader.loadTestsFromNames(names)
 
-    from image import ImageError       # only now are their folders known
+    from cluster import write_csv      # only now are their folders known
+    from image import ImageError
+    from job import DATA, Job
     from machine import MachineError
     from pair import Pair
     from scenario import Scenario
+    Job.transport = options.transport
     begin = time.monotonic()
     try:
-        with Pair(programs, rails=2) as pair:
+        with tempfile.TemporaryDirectory(prefix="sluice-vm-") as folder, \
+                Pair(programs, {DATA: write_csv(os.path.join(folder, "data.csv"))}, rails=2) as pair:
             print("two machines are up after %.1f s" % (time.monotonic() - begin), flush=True)
             Scenario.pair = pair
             runner = unittest.TextTestRunner(verbosity=2 if options.verbose else 1, failfast=options.failfast)
