@@ -228,7 +228,30 @@ def sanitizers(result):
 
 
 def vm(result):
-    result.skip("vm", "no test of this tree needs a machine of its own yet")
+    """Scenarios in two emulated machines, which have verbs and networks that fail; all in one pair that boots once."""
+    script = "tests/rdma_vm/run.sh"
+    done = run(["deploy/setup.sh", "vm"], result.log("setup"), result.limit)
+    if done.code != 0:
+        return result.skip(script, "deploy/setup.sh vm: " + (done.tail(1) or "ended with %s" % done.code))
+    done = run([script, "--targets"], result.log("targets"), result.limit)
+    targets = done.tail().split()
+    done, _ = bazel("build", targets, result.log("build"), result.limit)
+    if done.code != 0:
+        return result.fail("the build of " + " ".join(targets), done.tail())
+    done = run([script, "-v", "--binaries=" + info("bazel-bin")], result.log(), result.limit)
+    with open(done.log, errors="replace") as file:
+        text = file.read()
+    for case, why in _skipped_cases(done.log):
+        result.skip(case, why)
+    failed = re.findall(r"^(?:FAIL|ERROR): (\S+) \((.*)\)$", text, re.MULTILINE)
+    for case, where in failed:
+        result.fail("%s (%s)" % (case, where), "(more in %s)" % done.log)
+    ran = re.search(r"^Ran (\d+) tests? in", text, re.MULTILINE)
+    skipped = re.search(r"skipped=(\d+)", text)
+    if ran:
+        result.ok(max(0, int(ran.group(1)) - len(failed) - (int(skipped.group(1)) if skipped else 0)))
+    if done.code != 0 and not failed:
+        result.fail(script, done.tail())
 
 
 STAGES = {f.__name__: f for f in (build, unit, simulation, e2e, chaos, install, fuzz, sanitizers, vm)}
