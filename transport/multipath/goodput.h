@@ -22,12 +22,12 @@ class Goodput {
   // bytes were done; busy: there is more in flight.
   void Finished(size_t bytes, bool busy, TimeNs now) {
     window_bytes_ += bytes;
-    const TimeNs elapsed = now - window_start_;
-    if (elapsed >= kWindow || (!busy && elapsed >= kWindow / 20)) {
-      const double sample = static_cast<double>(window_bytes_) * 1e9 / static_cast<double>(elapsed);
-      rate_ = rate_ == 0 ? sample : (rate_ + sample) / 2;
-      Restart(now);
-    }
+    const TimeNs elapsed = std::max<TimeNs>(now - window_start_, 1);
+    if (elapsed < kWindow && busy) return;
+    const double sample = static_cast<double>(window_bytes_) * 1e9 / static_cast<double>(elapsed);
+    // A lone chunk is mostly waiting time: it may show that the path has recovered, but not that it has become slow.
+    if (rate_ == 0 || elapsed >= kWindow / 20 || sample > rate_) rate_ = rate_ == 0 ? sample : (rate_ + sample) / 2;
+    Restart(now);
   }
   // Bytes a second; 0 = not known. in_flight: bytes that have not been done.
   double Rate(size_t in_flight, TimeNs now) const {

@@ -1,0 +1,171 @@
+// The share of a path follows what it carries: on a made-up clock, with paths of given rates that change.
+#include "transport/multipath/goodput.h"
+
+#include <functional>
+#include <map>
+#include <queue>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "transport/multipath/link.h"
+
+namespace sluice::transport::multipath {
+namespace {
+
+constexpr size_t kMessage = 1 << 20;
+constexpr double kGb = 1e9;
+
+// The sending end of a link whose paths are pipes: a chunk is done when all before it and itself have passed.
+class Pipes final : public MultipathLink::Owner {
+ public:
+  explicit Pipes(std::vector<double> rates) : rates_(std::move(rates)), link_(this, {}, 256 << 10) {
+    link_.PathUp(kBasePath, {.tier = 0}, now_);
+    link_.Begin();
+    PacketBuilder slot;
+    std::vector<SlotTarget> targets{{.group = 1}};
+    slot.Slot(7, uint64_t{1} << 50, targets);
+    EXPECT_TRUE(link_.OnPacket(kBasePath, slot.Take(1)).ok());
+    for (PathId path = 1; path <= rates_.size(); ++path)
+      link_.PathUp(path, {.tier = 1, .remote_group = 1, .packets = true, .credits = std::nullopt}, now_);
+  }
+
+  // bytes a second; 0 = nothing passes.
+  void SetRate(PathId path, double rate) {
+    rates_[path - 1] = rate;
+    // What is in the pipe goes on at the new rate.
+    auto& pipe = pipes_[path];
+    if (!pipe.empty()) pipe.front().done = rate == 0 ? kNever : now_ + Time(pipe.front().bytes, rate);
+  }
+
+  // Runs for so long and returns the bytes that each path has carried meanwhile.
+  std::vector<double> Run(TimeNs time) {
+    std::map<PathId, uint64_t> before = carried_;
+    const TimeNs end = now_ + time;
+    while (now_ < end) {
+      while (link_.queued_bytes() < 16 * kMessage) {
+        FrameHeader header;
+        header.type = FrameType::kPush;
+        header.slot = 7;
+        header.stripe_offset = offset_;
+        header.payload_bytes = kMessage;
+        header.total_bytes = uint64_t{1} << 50;
+        offset_ += kMessage;
+        link_.Send(header, {memory_.data(), kMessage}, 1);
+      }
+      link_.Pump(now_);
+      // The next completion, or the endpoint's tick.
+      TimeNs next = std::min(end, now_ + 50 * kMillisecond);
+      PathId path = 0;
+      for (auto& [id, pipe] : pipes_) {
+        if (pipe.empty() || pipe.front().done > next) continue;
+        next = pipe.front().done;
+        path = id;
+      }
+      now_ = next;
+      if (path == 0) continue;
+      const Flying done = pipes_[path].front();
+      pipes_[path].pop_front();
+      carried_[path] += done.bytes;
+      if (!pipes_[path].empty()) Begin(path);
+      link_.Done(path, done.token, now_);
+    }
+    std::vector<double> bytes;
+    for (PathId path = 1; path <= rates_.size(); ++path) bytes.push_back(static_cast<double>(carried_[path] - before[path]));
+    return bytes;
+  }
+
+ private:
+  static constexpr TimeNs kNever = INT64_MAX;
+  struct Flying {
+    uint64_t token;
+    size_t bytes;
+    TimeNs done;
+  };
+  static TimeNs Time(size_t bytes, double rate) { return static_cast<TimeNs>(static_cast<double>(bytes) * 1e9 / rate) + 1; }
+  void Begin(PathId path) {
+    Flying& first = pipes_[path].front();
+    first.done = rates_[path - 1] == 0 ? kNever : now_ + Time(first.bytes, rates_[path - 1]);
+  }
+
+  size_t Room(PathId) override { return 64; }
+  bool CanSendFrom(PathId, ConstBytes) override { return true; }
+  void SendPacket(PathId path, ConstBytes, uint64_t token) override {
+    if (path != kBasePath && token != 0) packets_.push_back({path, token});
+  }
+  void SendChunk(PathId path, const Chunk& chunk, uint64_t token) override {
+    pipes_[path].push_back({token, chunk.payload.size(), kNever});
+    if (pipes_[path].size() == 1) Begin(path);
+  }
+  uint32_t ReceivesPosted(PathId) override { return 0; }
+  void BreakPath(PathId, const absl::Status&) override {}
+  void Deliver(const FrameHeader&, Payload) override {}
+  void Sent(uint64_t) override {}
+  void SlotClosed(SlotId) override {}
+
+  std::vector<double> rates_;
+  TimeNs now_ = kSecond;
+  MultipathLink link_;
+  std::map<PathId, std::deque<Flying>> pipes_;
+  std::map<PathId, uint64_t> carried_;
+  std::vector<std::pair<PathId, uint64_t>> packets_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(kMessage);
+  uint64_t offset_ = 0;
+};
+
+TEST(GoodputTest, PathsOfDifferentRatesAreAllFull) {
+  Pipes pipes({5 * kGb, 1 * kGb, 0.5 * kGb});
+  pipes.Run(kSecond / 5);
+  const auto bytes = pipes.Run(kSecond);
+  EXPECT_GT(bytes[0], 0.95 * 5 * kGb);
+  EXPECT_GT(bytes[1], 0.9 * 1 * kGb);
+  EXPECT_GT(bytes[2], 0.85 * 0.5 * kGb);
+}
+
+TEST(GoodputTest, APathThatSlowsDownLosesItsShareWithinASecondAndRegainsIt) {
+  Pipes pipes({2 * kGb, 2 * kGb});
+  const auto before = pipes.Run(kSecond);
+  EXPECT_GT(before[1], 0.9 * 2 * kGb);
+  pipes.SetRate(2, 0.02 * kGb);
+  const auto during = pipes.Run(kSecond);
+  // Little more than what it carries, and the other is not held up by it.
+  EXPECT_LT(during[1], 0.05 * kGb);
+  EXPECT_GT(during[0], 0.85 * 2 * kGb);
+  const auto later = pipes.Run(kSecond);
+  EXPECT_GT(later[0], 0.95 * 2 * kGb);
+  pipes.SetRate(2, 2 * kGb);
+  pipes.Run(kSecond);
+  const auto after = pipes.Run(kSecond);
+  EXPECT_GT(after[1], 0.9 * 2 * kGb);
+  EXPECT_GT(after[0], 0.9 * 2 * kGb);
+}
+
+TEST(GoodputTest, APathThatStandsStillIsLeftAloneBeforeAnyCompletionSaysSo) {
+  Pipes pipes({1 * kGb, 1 * kGb});
+  pipes.Run(kSecond);
+  pipes.SetRate(2, 0);
+  pipes.Run(kSecond / 5);
+  const auto during = pipes.Run(kSecond);
+  EXPECT_EQ(during[1], 0);
+  EXPECT_GT(during[0], 0.9 * kGb);
+  pipes.SetRate(2, 1 * kGb);
+  pipes.Run(kSecond);
+  const auto after = pipes.Run(kSecond);
+  EXPECT_GT(after[1], 0.9 * kGb);
+}
+
+TEST(GoodputTest, AFlappingPathDoesNotHoldUpTheOther) {
+  Pipes pipes({1 * kGb, 1 * kGb});
+  pipes.Run(kSecond);
+  double steady = 0, flapping = 0;
+  for (int i = 0; i < 10; ++i) {
+    pipes.SetRate(2, i % 2 == 0 ? 0 : 1 * kGb);
+    const auto bytes = pipes.Run(kSecond / 2);
+    steady += bytes[0];
+    flapping += bytes[1];
+  }
+  EXPECT_GT(steady, 0.8 * 5 * kGb);
+  EXPECT_GT(flapping, 0.3 * 2.5 * kGb);
+}
+
+}  // namespace
+}  // namespace sluice::transport::multipath
