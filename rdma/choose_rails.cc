@@ -58,16 +58,18 @@ class Chooser {
   bool CheckHost() {
     const std::string kernel = absl::StrJoin(facts_.kernel_devices, ", ");
     if (!facts_.library.ok()) {
-      Find(facts_.kernel_devices.empty() ? Severity::kInfo : Severity::kError, "", std::string(facts_.library.message()),
-           facts_.kernel_devices.empty() ? "install libibverbs1 and ibverbs-providers if this host has an RDMA device"
-                                         : absl::StrCat("install libibverbs1 and ibverbs-providers: the kernel has ", kernel));
+      Find(facts_.kernel_devices.empty() ? Severity::kInfo : Severity::kError, "",
+           std::string(facts_.library.message()),
+           facts_.kernel_devices.empty()
+               ? "install libibverbs1 and ibverbs-providers if this host has an RDMA device"
+               : absl::StrCat("install libibverbs1 and ibverbs-providers: the kernel has ", kernel));
       return false;
     }
     if (!facts_.devices.empty()) return true;
     if (facts_.kernel_devices.empty()) {
-      Find(Severity::kInfo, "", absl::StrCat("the kernel knows no RDMA device",
-                                             facts_.list_errno != 0 ? absl::StrCat(" (", std::strerror(facts_.list_errno), ")")
-                                                                    : ""),
+      Find(Severity::kInfo, "",
+           absl::StrCat("the kernel knows no RDMA device",
+                        facts_.list_errno != 0 ? absl::StrCat(" (", std::strerror(facts_.list_errno), ")") : ""),
            "load the driver of the device (mlx5_ib, bnxt_re, irdma, efa, ...); to try Sluice without one: "
            "`modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0`");
     } else if (!facts_.device_files) {
@@ -94,11 +96,11 @@ class Chooser {
                                     [&](const DeviceFacts& device) { return device.name == device_name; });
     if (!sound || found == facts_.devices.end()) {
       Find(Severity::kError, name, "is named in the configuration, but there is no such device",
-           absl::StrCat("name one of ", absl::StrJoin(facts_.devices, ", ",
-                                                       [](std::string* out, const DeviceFacts& device) {
-                                                         absl::StrAppend(out, device.name);
-                                                       }),
-                        ", with :PORT if it has several"));
+           absl::StrCat(
+               "name one of ",
+               absl::StrJoin(facts_.devices, ", ",
+                             [](std::string* out, const DeviceFacts& device) { absl::StrAppend(out, device.name); }),
+               ", with :PORT if it has several"));
       return;
     }
     UseDevice(*found, static_cast<uint8_t>(port));
@@ -175,7 +177,8 @@ class Chooser {
     }
     std::string there;
     for (const GidFacts& gid : port.gids) {
-      absl::StrAppend(&there, there.empty() ? "" : "; ", gid.index, " ", GidText(gid.gid), " (", GidTypeName(gid.type), ")");
+      absl::StrAppend(&there, there.empty() ? "" : "; ", gid.index, " ", GidText(gid.gid), " (", GidTypeName(gid.type),
+                      ")");
     }
     Find(Severity::kError, name, absl::StrCat("has no usable GID at index ", options_.gid_index),
          absl::StrCat("leave rdma.gid_index at -1 to have one chosen by its address, or name one of: ",
@@ -217,7 +220,8 @@ class Chooser {
       if (best_rank >= 2) {
         Find(Severity::kWarning, name,
              absl::StrCat("interface ", best->netdev.empty() ? "of the GID" : best->netdev,
-                          " cannot be seen from here; taking GID ", best->index, " ", GidText(best->gid), " at its word"),
+                          " cannot be seen from here; taking GID ", best->index, " ", GidText(best->gid),
+                          " at its word"),
              "if peers are not reached, run in the network namespace of the interface (host networking), or move the "
              "device into this one: `rdma dev set ... netns`");
       }
@@ -228,7 +232,8 @@ class Chooser {
       Find(Severity::kError, name, "has no RoCE v1 GID", "use RoCE v2, which is the default");
     } else if (!of_type && !port.gids.empty()) {
       Find(Severity::kError, name, "has RoCE v1 GIDs only, which are not routable",
-           "switch it to RoCE v2 (`cma_roce_mode`, or the vendor's tool), or name such a GID in rdma.gid_index on all members");
+           "switch it to RoCE v2 (`cma_roce_mode`, or the vendor's tool), or name such a GID in rdma.gid_index on all "
+           "members");
     } else if (!of_type || !routable) {
       Find(Severity::kError, name, of_type ? "has only link-local GIDs" : "has no GID",
            absl::StrCat("give ", netdev, " an IPv4 address: `ip address add 10.0.0.1/24 dev ", netdev,
@@ -251,8 +256,8 @@ class Chooser {
            absl::StrCat("set ", gid.netdev, " down and up, or its MTU again, so that the device takes it over"));
     } else if (port.active_mtu < port.max_mtu) {
       Find(Severity::kInfo, name,
-           absl::StrCat("active MTU is ", MtuBytes(port.active_mtu), " of ", MtuBytes(port.max_mtu), ", as ", gid.netdev,
-                        " has MTU ", netdev->second.mtu),
+           absl::StrCat("active MTU is ", MtuBytes(port.active_mtu), " of ", MtuBytes(port.max_mtu), ", as ",
+                        gid.netdev, " has MTU ", netdev->second.mtu),
            absl::StrCat("for more throughput: `ip link set dev ", gid.netdev, " mtu ",
                         MtuBytes(port.max_mtu) >= 4096 ? 4200 : MtuBytes(port.max_mtu) + kRoceHeaders,
                         "` or more, here, on the peers and the switches between"));

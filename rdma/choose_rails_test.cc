@@ -63,8 +63,8 @@ PortFacts& Port(HostFacts& facts) { return facts.devices[0].ports[0]; }
 std::string Text(const RailChoice& choice) {
   std::string text;
   for (const Finding& finding : choice.findings) {
-    absl::StrAppend(&text, static_cast<int>(finding.severity), "|", finding.device, "|", finding.what, "|", finding.mend,
-                    "\n");
+    absl::StrAppend(&text, static_cast<int>(finding.severity), "|", finding.device, "|", finding.what, "|",
+                    finding.mend, "\n");
   }
   return text;
 }
@@ -215,7 +215,8 @@ TEST(ChooseRails, AnMtuThatCouldBeLarger) {
   Port(facts).active_mtu = IBV_MTU_1024;
   RailChoice choice = ChooseRails(facts, {});
   EXPECT_EQ(choice.rails.size(), 1u);
-  EXPECT_TRUE(Says(choice, "active MTU is 1024 though eth0 with MTU 9000 could carry 4096", "down and up")) << Text(choice);
+  EXPECT_TRUE(Says(choice, "active MTU is 1024 though eth0 with MTU 9000 could carry 4096", "down and up"))
+      << Text(choice);
   EXPECT_EQ(choice.findings[0].severity, Severity::kWarning);
   facts.netdevs["eth0"].mtu = 1500;
   choice = ChooseRails(facts, {});

@@ -164,10 +164,10 @@ int Context::OnAsyncEvents(absl::FunctionRef<void(const ibv_async_event&)> on_ev
 absl::Status Context::ReserveCompletions(size_t entries) {
   const size_t all = static_cast<size_t>(cq_->cqe);
   if (reserved_ + entries > all) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(rail_.device, ": ", entries, " more work requests do not fit its completion queue (", reserved_,
-                     " of ", all, " taken); fewer or smaller queue pairs, or more completion entries (the device takes ",
-                     attributes_.max_cqe, ")"));
+    return absl::ResourceExhaustedError(absl::StrCat(
+        rail_.device, ": ", entries, " more work requests do not fit its completion queue (", reserved_, " of ", all,
+        " taken); fewer or smaller queue pairs, or more completion entries (the device takes ", attributes_.max_cqe,
+        ")"));
   }
   reserved_ += entries;
   return absl::OkStatus();

@@ -1,8 +1,8 @@
 // An opened device port (a rail) with its completion queue, protection domains, and registered memory.
 //
 // Waiting for completions without losing one (the loop's thread does all of it):
-//   1. completion_fd() is readable, or it is time to look: Arm(), which takes the events off the channel and asks for the
-//      next one;
+//   1. completion_fd() is readable, or it is time to look: Arm(), which takes the events off the channel and asks for
+//      the next one;
 //   2. Poll(): everything that came before the arming, for which no event will come, is found now;
 //   3. wait for completion_fd().
 // To spin for a while instead: Poll() alone, then 1.
@@ -39,7 +39,7 @@ struct ContextOptions {
   // Called at the first memory that the device refuses, on the thread of Find: that region goes without RDMA from then
   // on, as may others, about which it is silent.
   std::function<void(const absl::Status&)> refused;
-  uint64_t seed = 0;                 // of packet sequence numbers; 0 = from the system
+  uint64_t seed = 0;  // of packet sequence numbers; 0 = from the system
 };
 
 // A protection domain: QPs of one job, and the memory that they may touch.
@@ -52,7 +52,7 @@ class Domain {
   struct Stats {
     uint64_t registered_bytes = 0;  // of the registry, of QPs' packets, and dmabufs
     uint64_t regions = 0;
-    uint64_t refused = 0;           // regions that go without RDMA
+    uint64_t refused = 0;  // regions that go without RDMA
   };
 
   ~Domain();
@@ -129,8 +129,8 @@ class Context {
   // Made at the first use. RESOURCE_EXHAUSTED: the device has no more.
   absl::StatusOr<Domain*> DomainOf(uint32_t job);
 
-  // Hands out every completion that is there. With `more` it stops after kPollBatch of them; *more: there may be others,
-  // call again before waiting. An error means that the queue is of no use any more.
+  // Hands out every completion that is there. With `more` it stops after kPollBatch of them; *more: there may be
+  // others, call again before waiting. An error means that the queue is of no use any more.
   static constexpr size_t kPollBatch = 256;
   absl::Status Poll(absl::FunctionRef<void(const ibv_wc&)> on_completion, bool* more = nullptr);
   absl::Status Arm();

@@ -31,10 +31,10 @@ struct Rail {
   uint8_t port = 1;
   uint8_t link_layer = IBV_LINK_LAYER_ETHERNET;
   int gid_index = 0;
-  Gid gid{};           // what was there when it was chosen: a link that flaps may move it
+  Gid gid{};  // what was there when it was chosen: a link that flaps may move it
   GidType gid_type = GidType::kRoceV2;
   uint16_t lid = 0;
-  std::string netdev;  // empty on InfiniBand, or in another network namespace
+  std::string netdev;     // empty on InfiniBand, or in another network namespace
   uint32_t megabits = 0;  // link rate; 0 = unknown
 
   std::string ToString() const;  // "mlx5_0 port 1, RoCE v2, GID 3 ::ffff:10.0.0.1, eth0"
@@ -71,11 +71,11 @@ struct NetdevFacts {
 };
 
 struct HostFacts {
-  absl::Status library;        // of LoadVerbs
-  int list_errno = 0;          // why the library listed no devices; 0: it listed them
+  absl::Status library;  // of LoadVerbs
+  int list_errno = 0;    // why the library listed no devices; 0: it listed them
   std::vector<DeviceFacts> devices;
   std::vector<std::string> kernel_devices;  // as sysfs has them; the library lists fewer if a provider is missing
-  bool device_files = false;   // /dev/infiniband is there
+  bool device_files = false;                // /dev/infiniband is there
   std::map<std::string, NetdevFacts> netdevs;
   std::optional<uint64_t> memlock;  // bytes; nullopt = no limit for this process
 };
@@ -102,7 +102,7 @@ struct Finding {
   Severity severity = Severity::kInfo;
   std::string device;  // empty: the host
   std::string what;
-  std::string mend;    // what to do
+  std::string mend;  // what to do
 };
 
 struct RailChoice {

@@ -21,8 +21,9 @@ absl::Status Refusal(const Context& context, size_t bytes, uint64_t registered, 
   const std::optional<uint64_t> limit = MemlockLimit();
   if (!limit.has_value()) {
     return absl::ResourceExhaustedError(
-        absl::StrCat(what, "; the memlock limit is unlimited, so the host is short of memory or the device of "
-                           "translation entries: use larger pages or less memory"));
+        absl::StrCat(what,
+                     "; the memlock limit is unlimited, so the host is short of memory or the device of "
+                     "translation entries: use larger pages or less memory"));
   }
   return absl::ResourceExhaustedError(absl::StrCat(what, "; the memlock limit is ", *limit, " bytes: ", MemlockMend()));
 }
@@ -57,9 +58,8 @@ std::optional<Domain::Keys> Domain::Find(ConstBytes bytes, Access access) {
 }
 
 std::optional<Domain::Keys> Domain::FindLocked(ConstBytes bytes, Access access, absl::Status* refusal) {
-  const auto* known = regions_.Find(bytes, [&](uint64_t, const auto& range) {
-    return range.value.mr != nullptr && range.value.access >= access;
-  });
+  const auto* known = regions_.Find(
+      bytes, [&](uint64_t, const auto& range) { return range.value.mr != nullptr && range.value.access >= access; });
   if (known != nullptr) return Keys{known->value.mr->lkey, known->value.mr->rkey};
   if (memory_ == nullptr) return std::nullopt;
   const auto region = memory_->Find(bytes, access);

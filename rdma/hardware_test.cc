@@ -29,9 +29,11 @@ class End : public QueuePair::Owner {
     qp = std::move(made).value();
   }
   void Poll() {
-    ASSERT_TRUE(context->Poll([&](const ibv_wc& wc) {
-      if (qp != nullptr && wc.qp_num == qp->number()) qp->OnCompletion(wc, clock.Now());
-    }).ok());
+    ASSERT_TRUE(context
+                    ->Poll([&](const ibv_wc& wc) {
+                      if (qp != nullptr && wc.qp_num == qp->number()) qp->OnCompletion(wc, clock.Now());
+                    })
+                    .ok());
     if (qp != nullptr && qp->broken().ok()) qp->Flush(clock.Now()).IgnoreError();
   }
   void QpDone(QueuePair&, uint64_t cookie) override { done.push_back(cookie); }
@@ -134,7 +136,8 @@ TEST_F(HardwareTest, ManyInSmallQueues) {
       ++next;
     }
     return a_->done.size() == 2000 && b_->packets.size() + b_->notices.size() == 2000;
-  })) << a_->done.size() << " " << b_->packets.size() << " " << b_->notices.size() << " " << a_->qp->broken();
+  })) << a_->done.size()
+      << " " << b_->packets.size() << " " << b_->notices.size() << " " << a_->qp->broken();
   for (uint64_t i = 0; i < a_->done.size(); ++i) ASSERT_EQ(a_->done[i], i);
 }
 
@@ -205,9 +208,7 @@ TEST_F(HardwareTest, ManyLivesLeaveNothing) {
   }
 }
 
-TEST_F(HardwareTest, PortCounters) {
-  EXPECT_FALSE(ReadPortCounters(rail_.device, rail_.port).empty());
-}
+TEST_F(HardwareTest, PortCounters) { EXPECT_FALSE(ReadPortCounters(rail_.device, rail_.port).empty()); }
 
 }  // namespace
 }  // namespace sluice::rdma

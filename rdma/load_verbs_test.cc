@@ -24,9 +24,7 @@ TEST(LoadVerbs, ListsDevicesOrNamesThePackage) {
   (*verbs)->FreeDeviceList(list);
 }
 
-TEST(LoadVerbs, TwiceIsFine) {
-  EXPECT_EQ(LoadVerbs().status().code(), LoadVerbs().status().code());
-}
+TEST(LoadVerbs, TwiceIsFine) { EXPECT_EQ(LoadVerbs().status().code(), LoadVerbs().status().code()); }
 
 }  // namespace
 }  // namespace sluice::rdma

@@ -4,7 +4,7 @@
 // meets a payload in it, registers it then, and forgets it before the region's handle is gone:
 //   t=0  slab allocator  region = memory.Add(slab, 64 MiB)
 //   t=1  loop            domain.Find(payload in the slab): registered in this domain, keys
-//   t=2  any thread      region.Reset(): no Find meets it from now on; every domain deregisters it; only then it returns
+//   t=2  any thread      region.Reset(): no Find meets it from now on; every domain deregisters it; then it returns
 //   t=3  any thread      munmap(slab)
 //
 // Thread-safe.

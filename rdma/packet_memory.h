@@ -1,5 +1,5 @@
-// Memory of a queue pair's packets: page-aligned, registered for local use, not inherited by children (a fork would make
-// the pages of one of the two strange to the device).
+// Memory of a queue pair's packets: page-aligned, registered for local use, not inherited by children (a fork would
+// make the pages of one of the two strange to the device).
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
-// What a port counts, as the kernel shows it: ports/P/counters (bytes, errors of the link) and ports/P/hw_counters (what
-// the transport met: out_of_sequence, packet_seq_err, local_ack_timeout_err, rnr_nak_retry_err, np_cnp_sent,
-// np_ecn_marked_roce_packets, rp_cnp_handled, roce_adp_retrans; Soft-RoCE has names of its own: retry_exceeded_err, ...).
+// What a port counts, as the kernel shows it: ports/P/counters (bytes, errors of the link) and ports/P/hw_counters
+// (what the transport met: out_of_sequence, packet_seq_err, local_ack_timeout_err, rnr_nak_retry_err, np_cnp_sent,
+// np_ecn_marked_roce_packets, rp_cnp_handled, roce_adp_retrans; Soft-RoCE has names of its own: retry_exceeded_err,
+// ...).
 #pragma once
 
 #include <cstdint>
@@ -9,9 +10,9 @@
 
 namespace sluice::rdma {
 
-// All of them by name, in the units of the kernel but for port_xmit_data and port_rcv_data, which are in bytes here (the
-// kernel counts four at a time). A name in both folders is hw_counters'. Missing files, and those that hold no number,
-// are left out: an empty map is no error.
+// All of them by name, in the units of the kernel but for port_xmit_data and port_rcv_data, which are in bytes here
+// (the kernel counts four at a time). A name in both folders is hw_counters'. Missing files, and those that hold no
+// number, are left out: an empty map is no error.
 std::map<std::string, uint64_t> ReadPortCounters(const std::string& device, uint8_t port,
                                                  const std::string& sysfs = "/sys");
 

@@ -16,10 +16,10 @@ struct QpCounters {
 
   // Posted by this side:
   uint64_t packets_out = 0, packet_bytes_out = 0;
-  uint64_t inline_packets_out = 0;                // of packets_out: those that the device took with the request
-  uint64_t writes_out = 0, write_bytes_out = 0;   // each followed by a notice
-  uint64_t posts = 0;                             // chains of work requests
-  uint64_t signalled = 0;                         // work requests that asked for a completion
+  uint64_t inline_packets_out = 0;               // of packets_out: those that the device took with the request
+  uint64_t writes_out = 0, write_bytes_out = 0;  // each followed by a notice
+  uint64_t posts = 0;                            // chains of work requests
+  uint64_t signalled = 0;                        // work requests that asked for a completion
   // Of the peer's, arrived here:
   uint64_t packets_in = 0, packet_bytes_in = 0;
   uint64_t notices_in = 0;

@@ -42,7 +42,8 @@ QueuePair::~QueuePair() {
 }
 
 std::string QueuePair::Name() const {
-  return absl::StrCat("queue pair ", local_.qp_number, " on ", context_->rail().device, " port ", context_->rail().port);
+  return absl::StrCat("queue pair ", local_.qp_number, " on ", context_->rail().device, " port ",
+                      context_->rail().port);
 }
 
 std::byte* QueuePair::send_buffer(uint64_t number) const {
@@ -129,7 +130,8 @@ absl::Status QueuePair::Flush(TimeNs now) {
   ibv_send_wr* bad = nullptr;
   const int failed = verbs_->PostSend(qp_, staged_.data(), &bad);
   // What came before the bad one is on its way.
-  const size_t posted = failed == 0 ? count : std::min(count, static_cast<size_t>(bad == nullptr ? 0 : bad - staged_.data()));
+  const size_t posted =
+      failed == 0 ? count : std::min(count, static_cast<size_t>(bad == nullptr ? 0 : bad - staged_.data()));
   for (size_t i = 0; i < posted; ++i) {
     const ibv_send_wr& request = staged_[i];
     const uint64_t bytes = request.num_sge == 0 ? 0 : staged_memory_[i].length;
@@ -147,9 +149,9 @@ absl::Status QueuePair::Flush(TimeNs now) {
   ++counters_.posts;
   staged_.erase(staged_.begin(), staged_.begin() + static_cast<ptrdiff_t>(posted));
   if (failed != 0) {
-    Break(absl::ResourceExhaustedError(absl::StrCat(
-        Name(), ": the device took ", posted, " of ", count, " requests: ", std::strerror(failed),
-        failed == ENOMEM ? "; its send queue is smaller than it said" : "; see dmesg for the device")));
+    Break(absl::ResourceExhaustedError(
+        absl::StrCat(Name(), ": the device took ", posted, " of ", count, " requests: ", std::strerror(failed),
+                     failed == ENOMEM ? "; its send queue is smaller than it said" : "; see dmesg for the device")));
     return broken_;
   }
   staged_memory_.clear();
@@ -181,8 +183,8 @@ absl::Status QueuePair::PostReceives() {
   counters_.receives_posted += posted;
   due_receives_.clear();
   if (failed == 0) return absl::OkStatus();
-  Break(absl::ResourceExhaustedError(absl::StrCat(Name(), ": the device took ", posted, " of ", count,
-                                                  " receives: ", std::strerror(failed))));
+  Break(absl::ResourceExhaustedError(
+      absl::StrCat(Name(), ": the device took ", posted, " of ", count, " receives: ", std::strerror(failed))));
   return broken_;
 }
 

@@ -1,5 +1,5 @@
-// One reliable-connected queue pair and its work requests in flight. It moves bytes; what they mean is the link's business
-// (rdma/multipath.h), and who connects to whom the endpoint's.
+// One reliable-connected queue pair and its work requests in flight. It moves bytes; what they mean is the link's
+// business (transport/multipath/link.h), and who connects to whom the driver's (rdma/verbs_driver.h).
 //
 // Life:
 //   1. Create: the QP is in INIT and every receive is posted, so that a peer that is fast finds them.
@@ -39,30 +39,30 @@ class PacketMemory;
 // What the peer must know to connect; travels over the link's control messages.
 struct QpAddress {
   uint32_t qp_number = 0;
-  uint32_t packet_sequence = 0;   // first PSN, random: 24 bits
+  uint32_t packet_sequence = 0;  // first PSN, random: 24 bits
   uint8_t gid[16] = {};
-  uint16_t lid = 0;               // InfiniBand; 0 on RoCE
-  uint8_t mtu = 0;                // ibv_mtu: the largest of this port; the smaller of both is taken
-  uint8_t read_atomic = 0;        // outstanding reads that this side can answer (max_dest_rd_atomic)
-  uint8_t link_layer = 0;         // IBV_LINK_LAYER_*: both ends must be alike
-  uint8_t gid_type = 0;           // GidType: both ends must be alike
-  uint16_t receives = 0;          // posted before local() was given out: the first credits of the peer
-  uint32_t packet_bytes = 0;      // size of each of them
+  uint16_t lid = 0;           // InfiniBand; 0 on RoCE
+  uint8_t mtu = 0;            // ibv_mtu: the largest of this port; the smaller of both is taken
+  uint8_t read_atomic = 0;    // outstanding reads that this side can answer (max_dest_rd_atomic)
+  uint8_t link_layer = 0;     // IBV_LINK_LAYER_*: both ends must be alike
+  uint8_t gid_type = 0;       // GidType: both ends must be alike
+  uint16_t receives = 0;      // posted before local() was given out: the first credits of the peer
+  uint32_t packet_bytes = 0;  // size of each of them
 };
 
 struct QueuePairOptions {
-  uint32_t sends = 128;           // work requests in flight: packets, writes and notices together
+  uint32_t sends = 128;  // work requests in flight: packets, writes and notices together
   uint32_t receives = 128;
   uint32_t packet_bytes = 8192;
-  uint32_t inline_bytes = 256;    // asked for; less where the device grants less
+  uint32_t inline_bytes = 256;  // asked for; less where the device grants less
   uint32_t signal_every = 16;
-  uint8_t traffic_class = 0;      // DSCP << 2 | ECN
+  uint8_t traffic_class = 0;  // DSCP << 2 | ECN
   uint8_t service_level = 0;
-  uint8_t timeout = 14;           // 4.096 us * 2^timeout: wait for an acknowledgement before a retry
-  uint8_t retry_count = 6;        // 7 means for ever on some devices
-  uint8_t rnr_retry = 7;          // 7 = for ever: the peer is there, but late with its receives
-  uint8_t min_rnr_timer = 12;     // 0.64 ms
-  uint8_t mtu = 0;                // ibv_mtu; 0 = the port's active one
+  uint8_t timeout = 14;        // 4.096 us * 2^timeout: wait for an acknowledgement before a retry
+  uint8_t retry_count = 6;     // 7 means for ever on some devices
+  uint8_t rnr_retry = 7;       // 7 = for ever: the peer is there, but late with its receives
+  uint8_t min_rnr_timer = 12;  // 0.64 ms
+  uint8_t mtu = 0;             // ibv_mtu; 0 = the port's active one
 };
 
 class QueuePair {
@@ -72,17 +72,21 @@ class QueuePair {
     virtual ~Owner() = default;
     // The peer has acknowledged this packet, or this write and its notice. In the order of posting.
     virtual void QpDone(QueuePair& qp, uint64_t cookie) = 0;
-    virtual void QpPacket(QueuePair& qp, ConstBytes packet) = 0;   // valid until it returns; its receive is posted again then
-    virtual void QpNotice(QueuePair& qp, uint32_t tag) = 0;        // all bytes of the peer's write with this tag have landed
+    // Valid until it returns; its receive is posted again then.
+    virtual void QpPacket(QueuePair& qp, ConstBytes packet) = 0;
+    // All bytes of the peer's write with this tag have landed.
+    virtual void QpNotice(QueuePair& qp, uint32_t tag) = 0;
   };
 
-  // domain and options outlive it. Fails with what the device lacks and what to do (RESOURCE_EXHAUSTED for memory and
+  // domain and owner outlive it. Fails with what the device lacks and what to do (RESOURCE_EXHAUSTED for memory and
   // numbers of objects).
-  static absl::StatusOr<std::unique_ptr<QueuePair>> Create(Domain* domain, const QueuePairOptions& options, Owner* owner);
+  static absl::StatusOr<std::unique_ptr<QueuePair>> Create(Domain* domain, const QueuePairOptions& options,
+                                                           Owner* owner);
   ~QueuePair();
 
   const QpAddress& local() const { return local_; }
-  // INVALID_ARGUMENT: the ends do not fit (link layer, GID type, packet size), and how. UNAVAILABLE: no way to the peer.
+  // INVALID_ARGUMENT: the ends do not fit (link layer, GID type, packet size), and how. UNAVAILABLE: no way
+  // to the peer.
   absl::Status Connect(const QpAddress& remote, TimeNs now);
 
   // Room for so many more work requests; a write takes two. 0 if broken.
@@ -98,18 +102,18 @@ class QueuePair {
   // Posts what was collected, and receives that are due again. An error breaks the QP.
   absl::Status Flush(TimeNs now);
 
-  // One completion of the context's queue that names this QP. A bad one breaks it; broken() says why, with the status in
-  // words and what to check: UNAVAILABLE, or ABORTED if the peer's memory was revoked.
+  // One completion of the context's queue that names this QP. A bad one breaks it; broken() says why, with the status
+  // in words and what to check: UNAVAILABLE, or ABORTED if the peer's memory was revoked.
   void OnCompletion(const ibv_wc& wc, TimeNs now);
   const absl::Status& broken() const { return broken_; }
   void Break(const absl::Status& why);
-  bool drained() const;           // broken, and every work request has completed
+  bool drained() const;  // broken, and every work request has completed
 
   // How long the oldest work request in flight has waited; 0 if there is none: for a watchdog.
   TimeNs oldest_wait(TimeNs now) const;
-  uint32_t inline_bytes() const { return inline_bytes_; }   // what the device granted
+  uint32_t inline_bytes() const { return inline_bytes_; }  // what the device granted
   uint32_t number() const { return local_.qp_number; }
-  uint32_t receives_posted() const { return receives_posted_; }   // since Create, wraps: credits of the peer
+  uint32_t receives_posted() const { return receives_posted_; }  // since Create, wraps: credits of the peer
   const QpCounters& counters() const { return counters_; }
 
  private:
@@ -142,8 +146,8 @@ class QueuePair {
   Owner* const owner_;
   const uint32_t serial_;
   QpAddress local_;
-  size_t reserved_ = 0;        // completions of the context's queue
-  uint32_t inline_bytes_ = 0;  // granted
+  size_t reserved_ = 0;                   // completions of the context's queue
+  uint32_t inline_bytes_ = 0;             // granted
   std::unique_ptr<PacketMemory> memory_;  // sends, then receives
   ibv_qp* qp_ = nullptr;
 

@@ -74,8 +74,8 @@ absl::Status QueuePair::Init() {
   attributes.pkey_index = 0;
   attributes.port_num = rail.port;
   attributes.qp_access_flags = IBV_ACCESS_REMOTE_WRITE;
-  const int failed = verbs_->ModifyQp(qp_, &attributes,
-                                      IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
+  const int failed =
+      verbs_->ModifyQp(qp_, &attributes, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS);
   if (failed != 0) return absl::UnavailableError(absl::StrCat(Name(), ": no INIT state: ", std::strerror(failed)));
 
   staged_.reserve(options_.sends);
@@ -170,18 +170,18 @@ absl::Status QueuePair::ToReady(const QpAddress& remote) {
     attributes.timeout = options_.timeout;
     attributes.retry_cnt = options_.retry_count;
     attributes.rnr_retry = options_.rnr_retry;
-    failed = verbs_->ModifyQp(qp_, &attributes,
-                              IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT |
-                                  IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY);
+    failed = verbs_->ModifyQp(
+        qp_, &attributes,
+        IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY);
   }
   if (failed == 0) return absl::OkStatus();
   Gid gid;
   std::copy(std::begin(remote.gid), std::end(remote.gid), gid.begin());
   return absl::UnavailableError(
       absl::StrCat(Name(), " (", rail.ToString(), "): no way to QP ", remote.qp_number, " at GID ", GidText(gid),
-                   ", LID ", remote.lid, ", MTU ", Bytes(std::min(local_.mtu, remote.mtu)), ": ",
-                   std::strerror(failed), "; check that the address answers from ",
-                   rail.netdev.empty() ? "this port" : rail.netdev.c_str(), " (ping -I) and that both GIDs are routable"));
+                   ", LID ", remote.lid, ", MTU ", Bytes(std::min(local_.mtu, remote.mtu)), ": ", std::strerror(failed),
+                   "; check that the address answers from ", rail.netdev.empty() ? "this port" : rail.netdev.c_str(),
+                   " (ping -I) and that both GIDs are routable"));
 }
 
 absl::Status QueuePair::Connect(const QpAddress& remote, TimeNs now) {

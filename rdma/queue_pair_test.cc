@@ -242,7 +242,8 @@ TEST_F(QueuePairTest, EndsThatDoNotFitAreNamed) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
     return std::string(status.message());
   };
-  EXPECT_NE(refused([](QpAddress* r) { r->link_layer = IBV_LINK_LAYER_INFINIBAND; }).find("link layer"), std::string::npos);
+  EXPECT_NE(refused([](QpAddress* r) { r->link_layer = IBV_LINK_LAYER_INFINIBAND; }).find("link layer"),
+            std::string::npos);
   EXPECT_NE(refused([](QpAddress* r) { r->gid_type = 1; }).find("RoCE v1"), std::string::npos);
   EXPECT_NE(refused([](QpAddress* r) { r->gid_type = 77; }).find("unknown"), std::string::npos);
   EXPECT_NE(refused([](QpAddress* r) { r->packet_bytes = 1; }).find("packets of 1"), std::string::npos);
@@ -527,16 +528,18 @@ TEST_F(QueuePairTest, CompletionsThatMakeNoSenseAreIgnored) {
   Connect();
   x_->Packet(Text("p"), 1);
   ASSERT_TRUE(x_->Flush(0).ok());
-  a_->context->Poll([&](const ibv_wc& wc) {
-    ibv_wc other = wc;
-    other.wr_id += 1;
-    x_->OnCompletion(other, 0);
-    other.wr_id = wc.wr_id ^ (uint64_t{1} << 31) ^ 0x1000;
-    x_->OnCompletion(other, 0);
-    EXPECT_TRUE(a_->done.empty());
-    x_->OnCompletion(wc, 0);
-    x_->OnCompletion(wc, 0);
-  }).IgnoreError();
+  a_->context
+      ->Poll([&](const ibv_wc& wc) {
+        ibv_wc other = wc;
+        other.wr_id += 1;
+        x_->OnCompletion(other, 0);
+        other.wr_id = wc.wr_id ^ (uint64_t{1} << 31) ^ 0x1000;
+        x_->OnCompletion(other, 0);
+        EXPECT_TRUE(a_->done.empty());
+        x_->OnCompletion(wc, 0);
+        x_->OnCompletion(wc, 0);
+      })
+      .IgnoreError();
   EXPECT_EQ(a_->done, std::vector<uint64_t>{1});
 }
 
@@ -601,8 +604,8 @@ TEST_F(QueuePairTest, ArmThenPollThenWaitLosesNothing) {
   }
 }
 
-// Bytes against a slow reference, with several QPs that progress in random pieces and order: a notice never comes before
-// its bytes, each arrives once, and those of one QP in order.
+// Bytes against a slow reference, with several QPs that progress in random pieces and order: a notice never comes
+// before its bytes, each arrives once, and those of one QP in order.
 TEST_F(SteppedQueuePairTest, RandomSchedulesDeliverEverythingOnceAndInOrder) {
   constexpr size_t kQps = 3, kSlot = 1000, kMessages = 60;
   for (uint64_t seed = 1; seed <= 5; ++seed) {

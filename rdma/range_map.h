@@ -49,7 +49,8 @@ class RangeMap {
       const Range& range = it->second;
       const size_t offset = begin - range.begin;
       if (offset > longest_) break;  // nothing that starts further down reaches this far
-      if (offset <= range.bytes && bytes.size() <= range.bytes - offset && accept(it->first.second, range)) return &range;
+      if (offset <= range.bytes && bytes.size() <= range.bytes - offset && accept(it->first.second, range))
+        return &range;
     }
     return nullptr;
   }

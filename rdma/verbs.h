@@ -34,7 +34,8 @@ class Verbs {
   virtual ibv_pd* AllocPd(ibv_context* context) = 0;
   virtual int DeallocPd(ibv_pd* pd) = 0;
   virtual ibv_mr* RegMr(ibv_pd* pd, void* address, size_t bytes, int access) = 0;
-  // GPU memory: descriptor fd of a dmabuf, bytes from offset, which peers name by iova. ENOTSUP: the library is too old.
+  // GPU memory: descriptor fd of a dmabuf, bytes from offset, which peers name by iova. ENOTSUP: the library is too
+  // old.
   virtual ibv_mr* RegDmabufMr(ibv_pd* pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access) = 0;
   virtual int DeregMr(ibv_mr* mr) = 0;
 
@@ -43,7 +44,7 @@ class Verbs {
   virtual ibv_cq* CreateCq(ibv_context* context, int entries, ibv_comp_channel* channel) = 0;
   virtual int DestroyCq(ibv_cq* cq) = 0;
   virtual int ReqNotifyCq(ibv_cq* cq, int solicited_only) = 0;
-  virtual int GetCqEvent(ibv_comp_channel* channel, ibv_cq** cq) = 0;   // -1 with errno EAGAIN: none
+  virtual int GetCqEvent(ibv_comp_channel* channel, ibv_cq** cq) = 0;  // -1 with errno EAGAIN: none
   virtual void AckCqEvents(ibv_cq* cq, unsigned count) = 0;
   virtual int PollCq(ibv_cq* cq, int entries, ibv_wc* out) = 0;
 

@@ -7,9 +7,9 @@
 //   b.AddDevice({.name = "fake0", .address = "10.0.0.2"});
 //   auto context = rdma::Context::Open(&a, a.RailOf("fake0"), {});
 //
-// Work requests run on the thread of whoever makes them able to: at once when they are posted (Mode::kImmediate; two event
-// loops in one test just work), or when the test says so (kStepped: Step picks QPs at random by the seed, and a WRITE
-// lands in pieces). Nothing runs by itself: no threads, no clock.
+// Work requests run on the thread of whoever makes them able to: at once when they are posted (Mode::kImmediate; two
+// event loops in one test just work), or when the test says so (kStepped: Step picks QPs at random by the seed, and a
+// WRITE lands in pieces). Nothing runs by itself: no threads, no clock.
 //
 // It is as strict as hardware, or stricter: states of QPs and their attributes, keys and rights at the moment of each
 // piece, receives, room in queues (a send queue's slots come back only when a completion that covers them was polled),
@@ -50,12 +50,12 @@ struct DeviceOptions {
   std::string address = "10.0.0.1";  // IPv4: GID 1 (RoCE v1) and 2 (RoCE v2); GID 0 is link-local
   std::string netdev;                // empty: the name with "eth" before it
   uint32_t netdev_mtu = 4200;
-  bool infiniband = false;           // then there is one GID, and a LID
-  uint8_t ports = 1;                 // further ones have the address with its last byte counted up
-  uint8_t mtu = 5;                   // ibv_mtu, active and largest
+  bool infiniband = false;  // then there is one GID, and a LID
+  uint8_t ports = 1;        // further ones have the address with its last byte counted up
+  uint8_t mtu = 5;          // ibv_mtu, active and largest
   uint32_t max_message = 1 << 30;
   uint32_t max_inline = 512;
-  bool refuse_inline = true;         // more is refused with EINVAL; else less is granted
+  bool refuse_inline = true;  // more is refused with EINVAL; else less is granted
   int max_qp = 1024;
   int max_qp_wr = 4096;
   int max_cqe = 65536;
@@ -103,7 +103,8 @@ class Fabric {
 
   // IBV_EVENT_PORT_ERR on every context of the device; sends end badly, with the status that Soft-RoCE gives.
   void PortDown(const PortName& port);
-  // IBV_EVENT_PORT_ACTIVE. With another address the GIDs change (IBV_EVENT_GID_CHANGE), and QPs made before lead nowhere.
+  // IBV_EVENT_PORT_ACTIVE. With another address the GIDs change (IBV_EVENT_GID_CHANGE), and QPs made before lead
+  // nowhere.
   void PortUp(const PortName& port, const std::string& address = "");
 
   Live live() const;
@@ -128,9 +129,9 @@ class Host final : public Verbs {
 
   // RegMr and RegDmabufMr: the next n succeed, then ENOMEM. nullopt: no limit.
   void LimitRegistrations(std::optional<size_t> n);
-  void FailDmabuf(bool fail);                     // EOPNOTSUPP
-  void FailReqNotify(bool fail);                  // EIO
-  void FailPostSendAfter(std::optional<size_t> n);  // the next n work requests are taken, then ENOMEM
+  void FailDmabuf(bool fail);                           // EOPNOTSUPP
+  void FailReqNotify(bool fail);                        // EIO
+  void FailPostSendAfter(std::optional<size_t> n);      // the next n work requests are taken, then ENOMEM
   void FailOpen(const std::string& device, int error);  // 0: works
   void SetInline(const std::string& device, uint32_t max, bool refuse);
   void SetBytesPerStep(const std::string& device, size_t bytes);

@@ -19,8 +19,8 @@ namespace {
 constexpr int kInit = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 constexpr int kRtr = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                      IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-constexpr int kRts = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                     IBV_QP_MAX_QP_RD_ATOMIC;
+constexpr int kRts =
+    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
 
 bool Readable(int fd) {
   pollfd entry{fd, POLLIN, 0};
@@ -145,7 +145,8 @@ using Statuses = std::vector<std::pair<uint64_t, int>>;
 
 class FabricTest : public testing::Test {
  protected:
-  explicit FabricTest(const FabricOptions& options = {}) : fabric(options), a(fabric.AddHost("a")), b(fabric.AddHost("b")) {
+  explicit FabricTest(const FabricOptions& options = {})
+      : fabric(options), a(fabric.AddHost("a")), b(fabric.AddHost("b")) {
     a.AddDevice({.name = "fake0", .address = "10.0.0.1"});
     b.AddDevice({.name = "fake0", .address = "10.0.0.2"});
   }

@@ -53,7 +53,8 @@ int Host::CloseDevice(ibv_context* context) {
   std::lock_guard lock(state_->mutex);
   if (state_->Get(state_->contexts, context, "CloseDevice") == nullptr) return EINVAL;
   const auto of = [context](const auto& all) {
-    return std::any_of(all.begin(), all.end(), [context](const auto& entry) { return entry.second->context == context; });
+    return std::any_of(all.begin(), all.end(),
+                       [context](const auto& entry) { return entry.second->context == context; });
   };
   if (of(state_->domains) || of(state_->channels) || of(state_->queues)) {
     return state_->Refuse(EBUSY, "CloseDevice: has domains, channels or queues");

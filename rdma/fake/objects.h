@@ -65,9 +65,9 @@ struct FakePd : ibv_pd {
 struct FakeMr : ibv_mr {
   FakePd* in = nullptr;
   int access = 0;
-  uint64_t begin = 0;          // as peers and work requests name it
-  std::byte* data = nullptr;   // where it is
-  void* mapped = nullptr;      // of a dmabuf
+  uint64_t begin = 0;         // as peers and work requests name it
+  std::byte* data = nullptr;  // where it is
+  void* mapped = nullptr;     // of a dmabuf
   size_t mapped_bytes = 0;
 };
 
@@ -80,7 +80,7 @@ struct FakeChannel : ibv_comp_channel {
 
 struct Completion {
   ibv_wc wc;
-  uint64_t qp = 0;   // FakeQp::id
+  uint64_t qp = 0;      // FakeQp::id
   uint64_t covers = 0;  // sends up to this one, counted from 1; 0 = a receive
 };
 
@@ -117,8 +117,8 @@ struct FakeQp : ibv_qp {
   FakeCq* receives_to = nullptr;
   ibv_qp_cap cap{};
   bool signal_all = false;
-  ibv_qp_attr now{};      // as far as it was set
-  Gid source{};           // GID at its index when the QP became ready
+  ibv_qp_attr now{};  // as far as it was set
+  Gid source{};       // GID at its index when the QP became ready
   std::deque<SendWork> sends;
   std::deque<ReceiveWork> receives;
   uint64_t sends_posted = 0, sends_retired = 0;

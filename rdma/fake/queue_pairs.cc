@@ -11,8 +11,8 @@ namespace {
 constexpr int kToInit = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
 constexpr int kToReceive = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                            IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
-constexpr int kToSend = IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                        IBV_QP_MAX_QP_RD_ATOMIC;
+constexpr int kToSend =
+    IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC;
 
 bool Has(int mask, int needed) { return (mask & needed) == needed; }
 
@@ -124,11 +124,8 @@ int Host::ModifyQp(ibv_qp* raw, ibv_qp_attr* to, int mask) {
       if (from != IBV_QPS_RTR && from != IBV_QPS_RTS) return EINVAL;
       if (from == IBV_QPS_RTR && !Has(mask, kToSend)) return EINVAL;
       break;
-    case IBV_QPS_ERR:
-      state_->ToError(qp);
-      return 0;
-    default:
-      return EINVAL;
+    case IBV_QPS_ERR: state_->ToError(qp); return 0;
+    default: return EINVAL;
   }
   Merge(&qp->now, *to, mask);
   qp->state = to->qp_state;
@@ -214,7 +211,8 @@ int Host::PostRecv(ibv_qp* raw, ibv_recv_wr* first, ibv_recv_wr** bad) {
       return state_->Refuse(ENOMEM, "PostRecv: receive queue overrun");
     }
     ++qp->receives_posted;
-    qp->receives.push_back({request->wr_id, std::vector<ibv_sge>(request->sg_list, request->sg_list + request->num_sge)});
+    qp->receives.push_back(
+        {request->wr_id, std::vector<ibv_sge>(request->sg_list, request->sg_list + request->num_sge)});
   }
   if (qp->state == IBV_QPS_ERR) state_->ToError(qp);
   state_->Pump();
