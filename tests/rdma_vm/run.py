@@ -24,7 +24,8 @@ import time
 import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-PROGRAMS = ("ctl/sluicectl", "scheduler/sluice-scheduler", "server/sluice-server", "worker/sluice-worker")
+PROGRAMS = ("ctl/sluicectl", "rdma/hardware_test", "scheduler/sluice-scheduler", "server/sluice-server",
+            "worker/sluice-worker")
 
 
 def parse_arguments():
