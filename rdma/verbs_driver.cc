@@ -403,6 +403,7 @@ class Driver final : public VerbsDriver {
   };
   struct LinkState {
     std::map<PathId, std::unique_ptr<Qp>> qps;
+    PathId last_path = 0;   // connector: the largest that the peer has proposed
   };
   struct RailState {
     Rail rail;
@@ -471,8 +472,12 @@ class Driver final : public VerbsDriver {
   }
 
   absl::Status AcceptOne(LinkId link, uint32_t job, const proto::RdmaQueuePair& theirs, proto::RdmaQueuePair* out) {
-    if (theirs.connector_rail() >= rails_.size() || Find(link, theirs.path()) != nullptr || theirs.path() == 0)
-      return absl::InvalidArgumentError("it names no rail of mine, or a path that there is");
+    if (theirs.connector_rail() >= rails_.size()) return absl::InvalidArgumentError("it names no rail of mine");
+    // Numbers rise, so that what is still to be settled of an old path is never taken for a new one's.
+    PathId& last = links_[link].last_path;
+    if (theirs.path() % 2 != 1 || theirs.path() <= last)
+      return absl::InvalidArgumentError("its number is not a new one for a queue pair");
+    last = theirs.path();
     SLUICE_ASSIGN_OR_RETURN(Qp* const qp, MakeQp(link, theirs.path(), theirs.connector_rail(), job));
     const absl::Status status = Connect(*qp, theirs);
     if (!status.ok()) {

@@ -230,8 +230,9 @@ class Bench final : public Handler {
       std::printf(",\"mean_us\":%.2f,\"median_us\":%.2f,\"p99_us\":%.2f}\n", sum / static_cast<double>(times_.size()),
                   times_[times_.size() / 2], times_[times_.size() * 99 / 100]);
     } else {
-      std::printf(",\"gigabytes\":%.3f,\"gb_per_second\":%.4f,\"cpu_seconds_per_gb\":%.3f}\n", gigabytes,
-                  gigabytes / seconds, cpu / gigabytes);
+      // all_gigabytes: with those that came before the measurement.
+      std::printf(",\"gigabytes\":%.3f,\"all_gigabytes\":%.3f,\"gb_per_second\":%.4f,\"cpu_seconds_per_gb\":%.3f}\n",
+                  gigabytes, static_cast<double>(arrived_ * options_.bytes) / 1e9, gigabytes / seconds, cpu / gigabytes);
     }
     std::fflush(stdout);
     endpoint_->Close(link_, absl::CancelledError("the benchmark is over"));

@@ -33,6 +33,7 @@ struct GrownLink {
   // Further TCP connections, by path: connected ones and those under way.
   std::map<PathId, LinkId> connections;
   std::map<PathId, std::string> hosts;
+  PathId last_connection = 0;   // acceptor: numbers rise
   uint64_t token = 0;           // acceptor: what they must say
   PathId next_path = 1;         // acceptor: queue pairs, odd; connector: connections, even
 

@@ -99,18 +99,21 @@ class MultipathLink {
   // targets: the ways into the memory by paths other than the base.
   // remote: somebody else than this process's own thread writes through one of the targets, so that closing takes time.
   void OpenSlot(SlotId slot, MutableBytes memory, std::vector<SlotTarget> targets, bool remote);
-  bool CloseSlot(SlotId slot);   // see Endpoint::CloseSlot
+  bool CloseSlot(SlotId slot, TimeNs now);   // see Endpoint::CloseSlot
 
   // ---- the endpoint's side ----
   // The first packet, over the base path, behind all that was sent there before. Once, after its PathUp.
   void Begin();
   void PathUp(PathId path, const PathInfo& info, TimeNs now);
-  void PathLost(PathId path);    // destroyed, and drained before that
+  void PathLost(PathId path, TimeNs now);    // destroyed, and drained before that
   void Done(PathId path, uint64_t token, TimeNs now);
   absl::Status OnPacket(PathId path, ConstBytes packet);
   absl::Status OnChunk(PathId path, uint32_t tag);
   // Sends what can be sent: after events, and at the end of each turn.
   void Pump(TimeNs now);
+  // An error if the peer has owed an answer for longer than kAnswerWithin: to a CLOSE, or LOST for a path that is lost here.
+  // Memory and frames would wait for it for ever.
+  absl::Status Overdue(TimeNs now) const;
   // The link is about to be closed in order: all packets in doubt and all small frames go to the base path now.
   // Nobody is called back.
   void Finish();
@@ -151,6 +154,7 @@ class MultipathLink {
   struct Path {
     PathInfo info;
     bool up = true;
+    TimeNs lost_at = 0;
     uint32_t credits_used = 0, credits_granted = 0, credits_told = 0;
     bool tell_credits = false;                       // whatever was told
     std::map<uint32_t, OutChunk> flying;
@@ -174,6 +178,7 @@ class MultipathLink {
     MutableBytes memory;
     bool remote = false;    // paths other than the base can write it
     bool closing = false;
+    TimeNs closing_since = 0;
     uint64_t landed = 0;
   };
   struct InFrame {

@@ -85,9 +85,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
           owner.flying.pop_back();
         }
         break;
-      case 4: link.CloseSlot(1); break;
+      case 4: link.CloseSlot(1, now); break;
       default:
-        for (const PathId path : owner.broken) link.PathLost(path);
+        for (const PathId path : owner.broken) link.PathLost(path, now);
         owner.broken.clear();
     }
     if (!status.ok()) break;

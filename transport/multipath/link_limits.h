@@ -4,8 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/clock.h"
+
 namespace sluice::transport::multipath {
 
+inline constexpr TimeNs kAnswerWithin = 30 * kSecond;       // of a peer whose base connection lives
 inline constexpr uint32_t kCreditStep = 16;                 // receives posted before the peer is told
 inline constexpr size_t kMostChunksOfFrame = 1024;          // a larger frame has larger chunks
 inline constexpr uint64_t kMostHeldByPeer = 8 << 20;        // payload and headers behind a frame that waits for chunks

@@ -59,7 +59,7 @@ void MultipathLink::OpenSlot(SlotId slot, MutableBytes memory, std::vector<SlotT
   control_.push_back({.kind = Control::kSlot, .slot = slot, .bytes = memory.size(), .targets = std::move(targets)});
 }
 
-bool MultipathLink::CloseSlot(SlotId id) {
+bool MultipathLink::CloseSlot(SlotId id, TimeNs now) {
   const auto it = slots_.find(id);
   if (stopped_ || it == slots_.end()) return true;
   LocalSlot& slot = it->second;
@@ -67,14 +67,15 @@ bool MultipathLink::CloseSlot(SlotId id) {
   for (InFrame& frame : incoming_) {
     if (frame.header.slot == id && frame.header.payload_bytes > 0) Drop(frame);
   }
-  const bool now = !slot.remote || slot.landed >= slot.memory.size();
-  control_.push_back({.kind = Control::kClose, .slot = id, .targets = {}, .answer = !now});
-  if (now) {
+  const bool at_once = !slot.remote || slot.landed >= slot.memory.size();
+  control_.push_back({.kind = Control::kClose, .slot = id, .targets = {}, .answer = !at_once});
+  if (at_once) {
     slots_.erase(it);
   } else {
     slot.closing = true;
+    slot.closing_since = now;
   }
-  return now;  // what was held up by a frame for this slot is handed over by the next Pump: nobody is called from here
+  return at_once;  // what was held up by a frame for this slot is handed over by the next Pump: nobody is called from here
 }
 
 // The frame will not be handed over, and waits for no chunks.

@@ -52,11 +52,12 @@ void MultipathLink::Begin() {
   Post(kBasePath, paths_.at(kBasePath), sequence, builder_.Take(sequence));
 }
 
-void MultipathLink::PathLost(PathId id) {
+void MultipathLink::PathLost(PathId id, TimeNs now) {
   const auto it = paths_.find(id);
   if (it == paths_.end() || !it->second.up) return;
   Path& path = it->second;
   path.up = false;
+  path.lost_at = now;
   ++paths_lost_;
   // Packets are known by their numbers, so they may go out again before the peer knows.
   for (auto packet = in_doubt_.begin(); packet != in_doubt_.end();) {
@@ -476,6 +477,22 @@ std::vector<uint64_t> MultipathLink::Stop() {
   open_.clear();
   queued_bytes_ = 0;
   return cookies;
+}
+
+absl::Status MultipathLink::Overdue(TimeNs now) const {
+  if (stopped_) return absl::OkStatus();
+  for (const auto& [id, path] : paths_) {
+    if (!path.up && !path.peer_tags.has_value() && now - path.lost_at > kAnswerWithin)
+      return absl::DeadlineExceededError(absl::StrCat("path ", id, " was lost ", (now - path.lost_at) / kSecond,
+                                                      " s ago, and the peer has not said what came over it"));
+  }
+  for (const auto& [id, slot] : slots_) {
+    if (slot.closing && now - slot.closing_since > kAnswerWithin)
+      return absl::DeadlineExceededError(absl::StrCat("memory for the peer's writes was revoked ",
+                                                      (now - slot.closing_since) / kSecond,
+                                                      " s ago, and it has not said that nothing is on its way"));
+  }
+  return absl::OkStatus();
 }
 
 std::vector<PathState> MultipathLink::States() const {

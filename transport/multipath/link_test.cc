@@ -150,7 +150,7 @@ class World {
       break;
     }
     other.out[path].flying.clear();
-    side.link.PathLost(path);
+    side.link.PathLost(path, now);
     paths.erase(path);
   }
 
@@ -223,7 +223,7 @@ void Simulate(uint64_t seed, bool faults, bool revoke) {
     if (header.slot == 0 || payload.empty()) return;
     // Each frame fills its slot: the memory is free at once, whatever is on its way for others.
     Memory& memory = world.b.memory.at(header.slot);
-    EXPECT_TRUE(world.b.link.CloseSlot(header.slot));
+    EXPECT_TRUE(world.b.link.CloseSlot(header.slot, world.now));
     memory.open = false;
   };
   uint64_t got_back = 0, sent_back = 0, round = 0, granted = 0;
@@ -281,7 +281,7 @@ void Simulate(uint64_t seed, bool faults, bool revoke) {
       if (memory.open) {
         revoked.insert(slot);
         for (const Expected& e : expected) if (e.slot == slot && !e.bytes.empty()) may_be_dropped.insert(e.round);
-        if (world.b.link.CloseSlot(slot)) memory.open = false;
+        if (world.b.link.CloseSlot(slot, world.now)) memory.open = false;
       }
     }
     const bool any = world.Step();
@@ -325,6 +325,19 @@ TEST(MultipathLinkTest, ASlotIsRevokedInTheMiddleOfWritesAndFaults) {
     Simulate(seed, true, true);
     if (HasFailure()) return;
   }
+}
+
+TEST(MultipathLinkTest, APeerThatNeverAnswersACloseOrALossIsOverdue) {
+  World world(1, 4096);
+  const PathId path = world.AddPath(1);
+  std::vector<std::byte> memory(1000);
+  world.b.link.OpenSlot(1, memory, {{.group = 1, .address = 4096}}, true);
+  EXPECT_FALSE(world.b.link.CloseSlot(1, world.now));
+  EXPECT_TRUE(world.b.link.Overdue(world.now + kSecond).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(world.b.link.Overdue(world.now + 60 * kSecond)));
+  world.a.link.PathLost(path, world.now);
+  EXPECT_TRUE(world.a.link.Overdue(world.now + kSecond).ok());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(world.a.link.Overdue(world.now + 60 * kSecond)));
 }
 
 }  // namespace

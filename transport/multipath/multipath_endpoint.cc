@@ -155,7 +155,7 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     }
     if (link->core == nullptr || !link->up) return true;
     MarkDirty(*link);
-    return link->core->CloseSlot(slot);
+    return link->core->CloseSlot(slot, clock_->Now());
   }
 
   absl::StatusOr<std::shared_ptr<std::byte>> Allocate(size_t bytes) override {
@@ -303,7 +303,7 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     if (link == nullptr) return;
     Log(absl::StrCat("link to ", Name(*link), ": RDMA path ", path, " broke: ", why.message()));
     if (!link->core->HasPath(path)) link->core->PathUp(path, {.tier = 0, .packets = false}, clock_->Now());
-    link->core->PathLost(path);
+    link->core->PathLost(path, clock_->Now());
     WaitForNextOffer(*link);
     MarkDirty(*link);
   }
@@ -523,7 +523,10 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     for (auto& [base, link] : links_) {
       if (link->connector || !link->up || link->token == 0 || link->token != peer.job_uid) continue;
       const PathId path = peer.connection & ~kPathBit;
-      if (path == 0 || path % 2 != 0 || link->connections.contains(path) || link->connections.size() >= kMostConnections) break;
+      if (path == 0 || path % 2 != 0 || link->connections.contains(path) || path <= link->last_connection ||
+          link->connections.size() >= kMostConnections)
+        break;
+      link->last_connection = path;
       further_[id] = {base, path};
       link->connections[path] = id;
       ConnectionUp(*link, path);
@@ -542,7 +545,7 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     link.connections.erase(path);
     if (link.core == nullptr || !link.up) return;
     Log(absl::StrCat("link to ", Name(link), ": a further connection is down: ", reason.message()));
-    if (link.core->HasPath(path)) link.core->PathLost(path);
+    if (link.core->HasPath(path)) link.core->PathLost(path, clock_->Now());
     WaitForNextOffer(link);
     MarkDirty(link);
   }
@@ -726,7 +729,8 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
       for (const LinkId id : ids) {
         if (const auto link = Grown(id)) {
           Offer(*link);
-          if (link->core->queued_bytes() > 0) MarkDirty(*link);
+          Check(*link, link->core->Overdue(clock_->Now()));
+          if (link->up && link->core->queued_bytes() > 0) MarkDirty(*link);
         }
       }
       Flush();
