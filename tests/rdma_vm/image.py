@@ -18,7 +18,7 @@ KERNEL = os.path.join(ROOT, "third_party", "kernel")
 # Roots of modprobe's dependencies, in the order of loading. Without a crc32 module `rdma link add` fails with ENOENT;
 # the generic one is the fastest where the processor is emulated.
 MODULES = ("crc32_generic", "virtio_pci", "virtio_console", "virtio_net", "ib_uverbs", "rdma_rxe",
-           "rdma_ucm", "sch_netem", "sch_ingress", "cls_matchall", "act_gact")
+           "rdma_ucm", "sch_netem", "sch_ingress", "cls_u32", "act_gact")
 TOOLS = ("/sbin/ip", "/sbin/tc", "/bin/rdma", "/usr/bin/ibv_devinfo", "/usr/bin/ib_write_bw", "/usr/bin/ib_write_lat",
          "/usr/bin/ib_send_bw", "/usr/bin/ib_send_lat")
 PROVIDERS = ("/etc/libibverbs.d/rxe.driver", "/usr/lib/x86_64-linux-gnu/libibverbs/librxe*.so")

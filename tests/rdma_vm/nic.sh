@@ -3,7 +3,7 @@
 # whatever was done to them.
 rail=$1 card=eth$1
 /sbin/tc qdisc del dev "$card" root 2> /dev/null
-/sbin/tc qdisc del dev "$card" ingress 2> /dev/null
+/sbin/tc qdisc del dev "$card" clsact 2> /dev/null
 /bin/rdma link delete "rxe$rail" 2> /dev/null
 set -e
 /sbin/ip link set "$card" mtu 4200 up          # the largest path MTU, 4096, and its headers

@@ -90,8 +90,16 @@ class Link:
     def blackhole(self):
         self.netem("loss 100%")
 
+    def lose_rdma(self):
+        """Packets of RoCE alone that arrive here vanish (UDP to port 4791): TCP goes on. On their way out they cannot be
+        dropped by a filter: Soft-RoCE would see it and try again without end, which locks up the machine."""
+        self._machine.run("/sbin/tc qdisc replace dev %s clsact && /sbin/tc filter add dev %s ingress protocol ip u32 "
+                          "match ip protocol 17 0xff match ip dport 4791 0xffff action drop" % (self._card, self._card))
+
     def heal(self):
-        self._machine.run("/sbin/tc qdisc del dev %s root" % self._card, check=False)
+        """Ends netem, blackhole and lose_rdma."""
+        for kind in ("root", "clsact"):
+            self._machine.run("/sbin/tc qdisc del dev %s %s" % (self._card, kind), check=False)
 
     def down(self):
         self._machine.run("/sbin/ip link set %s down" % self._card)

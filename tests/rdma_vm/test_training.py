@@ -6,7 +6,7 @@ Over TCP, and over RDMA where both ends have it: each scenario prints what carri
 
 import time
 
-from job import DEADLINE, WORKERS, Job, Reference, worker_arguments
+from job import DEADLINE, PATH_UP, WORKERS, Job, Reference, worker_arguments
 from scenario import Scenario
 
 EPOCHS = 4        # 144 steps, some seconds without faults
@@ -15,6 +15,7 @@ CUT_SECONDS = 6   # longer than queue pairs retry; shorter than the lease of mem
 
 
 class Training(Scenario):
+    epochs = EPOCHS
 
     def begin(self, servers=1, **more):
         """A job whose workers are under way."""
@@ -25,7 +26,7 @@ class Training(Scenario):
         return self.job
 
     def start_worker(self, rank):
-        return self.job.start_worker(rank, worker_arguments(EPOCHS))
+        return self.job.start_worker(rank, worker_arguments(self.epochs))
 
     def reaches(self, step):
         """Waits until some worker has said that it is there."""
@@ -46,13 +47,16 @@ class Training(Scenario):
     def ends_as_if_nothing_had_happened(self, all_servers_lived=True):
         """With `all_servers_lived` their counts of pushes are whole."""
         results = self.job.end()
-        reference = Reference.of(EPOCHS)
+        reference = Reference.of(self.epochs)
         for result in results:
             self.assertEqual(result["params_hash"], reference.bits)
             self.assertEqual(result["skipped_steps"], 0)
         self.assertEqual(int(self.job.status()["round"]), reference.rounds)
         if all_servers_lived:
             self.assertEqual(self.job.applied(), reference.applied)
+        if Job.transport != "tcp":
+            self.assertIn("rdma", self.job.transports(results))
+            self.assertGreater(self.job.rdma_packets(), 0)
         self.tell("over %s: the same bits, rounds%s; %.1f s of training" %
                   (self.job.transports(results), " and applied pushes" if all_servers_lived else "",
                    max(result["seconds"] for result in results)))
@@ -116,6 +120,26 @@ class Links(Training):
         self.goes_on()
         for link in links:
             link.heal()
+        self.ends_as_if_nothing_had_happened()
+
+    def test_rdma_vanishes_and_comes_back(self):
+        self.epochs = 2 * EPOCHS   # so that it comes back before the job ends
+        if Job.transport == "tcp":
+            self.skipTest("--transport=tcp")
+        job = self.begin()
+        for worker in job.workers:
+            worker.wait_for(PATH_UP, deadline=DEADLINE)
+        for link in self.both():
+            link.lose_rdma()
+        time.sleep(1)            # what was on its way has arrived
+        packets = job.rdma_packets()
+        self.goes_on(20)         # over TCP
+        self.tell("20 steps beside a dead RDMA network, which was tried with %d packets" % (job.rdma_packets() - packets))
+        said = [len(worker.output().split("\n")) for worker in job.workers]
+        for link in self.both():
+            link.heal()
+        for worker, start in zip(job.workers, said):
+            worker.wait_for(PATH_UP, deadline=DEADLINE, start=start)
         self.ends_as_if_nothing_had_happened()
 
     def test_machines_have_different_mtus(self):
