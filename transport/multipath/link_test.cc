@@ -163,17 +163,20 @@ class World {
   // One random event. False: nothing is left to happen.
   bool Step() {
     now += 1 + random.Below(2'000'000);
-    std::vector<std::function<void()>> choices;
+    choices_.clear();
     for (Side* side : {&a, &b}) {
       for (auto& [path, wire] : side->out) {
         for (size_t i = 0; i < wire.rate; ++i) {
-          if (!wire.flying.empty()) choices.push_back([this, side, path = path] { Arrive(*side, path); });
-          if (!wire.arrived.empty()) choices.push_back([this, side, path = path] { Acknowledge(*side, path); });
+          if (!wire.flying.empty()) choices_.push_back({side, path, true});
+          if (!wire.arrived.empty()) choices_.push_back({side, path, false});
         }
       }
     }
-    const bool any = !choices.empty();
-    if (any) choices[random.Below(static_cast<uint32_t>(choices.size()))]();
+    const bool any = !choices_.empty();
+    if (any) {
+      const Choice choice = choices_[random.Below(static_cast<uint32_t>(choices_.size()))];
+      choice.arrives ? Arrive(*choice.side, choice.path) : Acknowledge(*choice.side, choice.path);
+    }
     size_t before = 0, after = 0;
     for (Side* side : {&a, &b}) for (auto& [path, wire] : side->out) before += wire.flying.size();
     a.link.Pump(now);
@@ -188,6 +191,12 @@ class World {
   std::set<PathId> paths;   // alive at both ends
 
  private:
+  struct Choice {
+    Side* side;
+    PathId path;
+    bool arrives;   // else: is acknowledged
+  };
+  std::vector<Choice> choices_;
   PathId next_path_ = 1;
 };
 
@@ -312,7 +321,7 @@ TEST(MultipathLinkTest, FramesArriveOnceWholeAndInOrder) {
 }
 
 TEST(MultipathLinkTest, NothingIsLostOrWrittenLateWhenPathsDieAndComeBack) {
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(seed);
     Simulate(seed, true, false);
     if (HasFailure()) return;
@@ -320,7 +329,7 @@ TEST(MultipathLinkTest, NothingIsLostOrWrittenLateWhenPathsDieAndComeBack) {
 }
 
 TEST(MultipathLinkTest, ASlotIsRevokedInTheMiddleOfWritesAndFaults) {
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(seed);
     Simulate(seed, true, true);
     if (HasFailure()) return;
