@@ -40,6 +40,9 @@ DriverOptions DriverOptionsOf(const proto::RdmaConfig& config) {
   options.watchdog = config.watchdog_ms() * kMillisecond;
   options.spin = config.spin_us() * kMicrosecond;
   QueuePairOptions& qp = options.queue_pair;
+  // A megabyte of packets each: a server has a queue pair or more for every worker, loop and rail. Chunks need none of it,
+  // and 64 work requests keep 8 MiB of them in flight.
+  qp.sends = qp.receives = 64;
   qp.traffic_class = static_cast<uint8_t>(config.traffic_class());
   qp.service_level = static_cast<uint8_t>(config.service_level());
   // A lossy fabric drops the last packet of a burst now and then, which only the timeout repairs: short. A lossless one

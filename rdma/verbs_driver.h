@@ -31,7 +31,7 @@ struct DriverOptions {
   GatherOptions gather;
   uint32_t queue_pairs = 2;         // on each rail, to each peer, as connector; at most, as acceptor
   QueuePairOptions queue_pair;
-  int cq_entries = 1 << 16;
+  int cq_entries = 1 << 17;         // or as many as the device has: room for a thousand queue pairs
   TimeNs watchdog = 3 * kSecond;
   TimeNs spin = 20 * kMicrosecond;
   std::function<void(const std::string&)> log;
