@@ -111,7 +111,7 @@ struct LinkStats {
   uint64_t bytes_in = 0, bytes_out = 0;    // on the wire: headers, payloads and private frames
   uint64_t frames_in = 0, frames_out = 0;
   uint64_t payload_in = 0, payload_out = 0;
-  std::string kind;   // "tcp", "shm", "sim"
+  std::string kind;   // "tcp", "rdma" (while a queue pair is up), "shm", "sim"
   std::string peer;   // address, for people
 };
 

@@ -297,6 +297,7 @@ ClientStats Client::stats() const {
   out.push_raw_bytes = stats.raw_bytes;
   out.replays = stats.replays;
   out.reconnects = stats.reconnects;
+  out.transport = stats.transport;
   return out;
 }
 

@@ -195,6 +195,8 @@ struct ClientStats {
   uint64_t pull_wire_bytes = 0;
   uint64_t push_raw_bytes = 0;           // fp32 bytes that the pushes stand for
   uint64_t replays = 0, reconnects = 0;
+  // What the links to the servers go over now: "rdma", "tcp", "shm", joined by "+" where several; "" without a link.
+  std::string transport;
 };
 
 class Client {

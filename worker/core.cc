@@ -440,6 +440,7 @@ WorkerStats CoreImpl::stats() const {
   stats.bytes_in_pull = links_.bytes_in();
   stats.replays = sender_.replays();
   stats.reconnects = links_.reconnects();
+  stats.transport = links_.Kinds();
   return stats;
 }
 

@@ -62,6 +62,7 @@ struct WorkerStats {
   uint64_t ops = 0, replays = 0, reconnects = 0, refused_nonfinite = 0;
   uint64_t max_round = 0;
   TimeNs max_round_at = 0;        // when it was finished
+  std::string transport;          // kinds of the links that are up, as Links::Kinds
 };
 
 // Events of the way of each partition, for traces and for the simulator's history. Spans are valid during the call.

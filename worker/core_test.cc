@@ -63,6 +63,7 @@ TEST(CoreTest, PushPullGivesEverybodyTheNewParameters) {
   EXPECT_EQ(cluster.core(0).NextRound(ids[1]), 0u);
   EXPECT_EQ(cluster.core(0).stats().max_round, 2u);
   EXPECT_GT(cluster.core(0).stats().bytes_out_push, 3 * 200 * sizeof(float));
+  EXPECT_EQ(cluster.core(0).stats().transport, "sim");
 }
 
 TEST(CoreTest, OperationsOnOneTensorRunInOrder) {

@@ -1,9 +1,11 @@
 #include "worker/links.h"
 
 #include <algorithm>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace sluice::worker {
 namespace {
@@ -174,6 +176,14 @@ uint64_t Links::bytes_out() const {
   uint64_t sum = gone_out_;
   for (const auto& [link, where] : by_link_) sum += endpoint_->Stats(link).bytes_out;
   return sum;
+}
+
+std::string Links::Kinds() const {
+  std::set<std::string> kinds;
+  for (const auto& [link, where] : by_link_) {
+    if (lanes_.at(where.first).connections[where.second].up) kinds.insert(endpoint_->Stats(link).kind);
+  }
+  return absl::StrJoin(kinds, "+");
 }
 
 }  // namespace sluice::worker

@@ -44,6 +44,8 @@ class Links {
   uint64_t bytes_in() const;
   uint64_t bytes_out() const;
   uint64_t reconnects() const { return reconnects_; }
+  // What the links that are up go over: "rdma", "tcp", "shm", "sim", joined by "+" where there are several; "" if none is.
+  std::string Kinds() const;
 
  private:
   struct Connection {

@@ -111,16 +111,17 @@ def main(options, folder):
                "examples_per_s": sum(r["examples_per_s"] for r in results), "steps": results[0]["steps"],
                "rows": watch.rows, "table_bytes": watch.bytes,
                "wire_bytes_push": sum(r["wire_bytes_push"] for r in results),
-               "wire_bytes_pull": sum(r["wire_bytes_pull"] for r in results)}
+               "wire_bytes_pull": sum(r["wire_bytes_pull"] for r in results),
+               "transport": "+".join(sorted({r["transport"] for r in results}))}
     if options.chaos:
         summary["chaos"] = chaos.compare(options, results, once)
     print("\n" + table([
         ("AUC", "optimum", "difference", "log loss", "seconds", "examples/s", "rows", "all pushed", "all pulled",
-         "steps"),
+         "steps", "transport"),
         ("%.4f" % summary["auc"], "%.4f" % optimum["auc"], "%.4f" % summary["difference"], "%.4f" % summary["logloss"],
          "%.1f" % summary["seconds"], "{:,.0f}".format(summary["examples_per_s"]),
          "-" if watch.rows is None else "{:,}".format(watch.rows), size(summary["wire_bytes_push"]),
-         size(summary["wire_bytes_pull"]), str(summary["steps"]))]))
+         size(summary["wire_bytes_pull"]), str(summary["steps"]), summary["transport"])]))
     close = summary["difference"] <= WITHIN
     print("\nthe AUC is %s %g of the best one possible, that of the probabilities which the log was drawn from" %
           ("within" if close else "NOT within", WITHIN))

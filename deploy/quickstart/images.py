@@ -33,7 +33,8 @@ def run(options, folder, codec, epochs):
     results = once()
     line = {"codec": codec, "test_accuracy": results[0]["test_accuracy"], "seconds": max(r["seconds"] for r in results),
             "wire_bytes_push": sum(r["wire_bytes_push"] for r in results),
-            "wire_bytes_pull": sum(r["wire_bytes_pull"] for r in results), "steps": results[0]["steps"]}
+            "wire_bytes_pull": sum(r["wire_bytes_pull"] for r in results), "steps": results[0]["steps"],
+            "transport": "+".join(sorted({r["transport"] for r in results}))}
     if options.chaos:
         line["chaos"] = chaos.compare(options, results, once)
     return line
@@ -42,11 +43,12 @@ def run(options, folder, codec, epochs):
 def summary_table(runs):
     """Ratios are against the first run if that is the uncompressed one."""
     base = runs[0]["wire_bytes_push"] if runs[0]["codec"] == "none" else None
-    rows = [("codec", "test accuracy", "seconds", "all pushed", "of fp32", "all pulled", "steps")]
+    rows = [("codec", "test accuracy", "seconds", "all pushed", "of fp32", "all pulled", "steps", "transport")]
     for one in runs:
         share = "%.2f %%" % (100.0 * one["wire_bytes_push"] / base) if base else "-"
         rows.append((one["codec"], "%.4f" % one["test_accuracy"], "%.1f" % one["seconds"],
-                     size(one["wire_bytes_push"]), share, size(one["wire_bytes_pull"]), str(one["steps"])))
+                     size(one["wire_bytes_push"]), share, size(one["wire_bytes_pull"]), str(one["steps"]),
+                     one["transport"]))
     return table(rows)
 
 

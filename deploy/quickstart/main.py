@@ -32,7 +32,7 @@ def arguments():
     parser.add_argument("--servers", type=positive, default=2)
     parser.add_argument("--workers", type=positive, default=2)
     parser.add_argument("--epochs", type=positive)
-    parser.add_argument("--transport", choices=("auto", "tcp", "shm"), default="auto")
+    parser.add_argument("--transport", choices=("auto", "rdma", "tcp", "shm"), default="auto")
     parser.add_argument("--chaos", action="store_true")
     parser.add_argument("--binaries", default="", help=argparse.SUPPRESS)
     parser.add_argument("--check-only", action="store_true", help=argparse.SUPPRESS)

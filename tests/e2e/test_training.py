@@ -23,6 +23,7 @@ class Training(TestCase):
                 tcp = self.hash_of(job__codec=codec, data__transport="tcp")
                 shm = self.hash_of(job__codec=codec, data__transport="shm")
                 one = self.hash_of(job__codec=codec, servers=1, data__connections=2, data__transport="tcp")
+                self.assertEqual((tcp["transport"], shm["transport"]), ("tcp", "shm"))
                 self.assertEqual(tcp["params_hash"], shm["params_hash"])
                 self.assertEqual(tcp["params_hash"], one["params_hash"])
 

@@ -62,6 +62,7 @@ std::string ToJson(const TrainResult& result) {
                                        {"steps", result.steps},
                                        {"wire_bytes_push", result.wire_bytes_push},
                                        {"wire_bytes_pull", result.wire_bytes_pull},
+                                       {"transport", result.transport},
                                        {"skipped_steps", result.skipped_steps},
                                        {"params_hash", absl::StrFormat("%016x", result.params_hash)}};
   return json.dump();
@@ -97,6 +98,7 @@ std::string ToJson(const SparseTrainResult& result) {
                                 {"malformed", result.malformed},
                                 {"wire_bytes_push", result.wire_bytes_push},
                                 {"wire_bytes_pull", result.wire_bytes_pull},
+                                {"transport", result.transport},
                                 {"params_hash", absl::StrFormat("%016x", result.params_hash)}}
       .dump();
 }

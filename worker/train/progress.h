@@ -32,6 +32,7 @@ struct TrainResult {
   double seconds = 0;
   uint64_t steps = 0;
   uint64_t wire_bytes_push = 0, wire_bytes_pull = 0;
+  std::string transport;      // ClientStats::transport at the end
   uint64_t skipped_steps = 0;
   uint64_t params_hash = 0;  // XXH3-64 of all parameters, in order of the tensors
 };
@@ -61,6 +62,7 @@ struct SparseTrainResult {
   uint64_t ids = 0;           // different ones in this worker's share
   uint64_t malformed = 0;     // lines left out of this worker's share
   uint64_t wire_bytes_push = 0, wire_bytes_pull = 0;
+  std::string transport;      // ClientStats::transport at the end
   uint64_t params_hash = 0;   // over the bias and the same rows of each worker, in order of rank
 };
 

@@ -271,6 +271,7 @@ SparseTrainResult SparseTraining::MakeResult() const {
   const ClientStats stats = client_->stats();
   result.wire_bytes_push = stats.push_wire_bytes;
   result.wire_bytes_pull = stats.pull_wire_bytes;
+  result.transport = stats.transport;
   result.params_hash = evaluation_->hash;
   return result;
 }

@@ -77,6 +77,7 @@ absl::StatusOr<TrainResult> Training::Run() {
   const ClientStats stats = client_->stats();
   result.wire_bytes_push = stats.push_wire_bytes;
   result.wire_bytes_pull = stats.pull_wire_bytes;
+  result.transport = stats.transport;
   result.params_hash = HashParameters();
   return result;
 }
