@@ -12,6 +12,7 @@ namespace {
 
 // A path that was not used for so long gets a chunk, whatever its goodput was: it may be better by now.
 constexpr TimeNs kProbeEvery = 250 * kMillisecond;
+constexpr size_t kSmallPayload = 4096;
 constexpr double kWindowSeconds = 0.005;   // of goodput that may be in flight on a path
 constexpr size_t kLeastChunks = 4, kMostChunks = 32;
 static_assert(kMostChunks < kRecentTags);
@@ -268,10 +269,13 @@ bool MultipathLink::TakeFrames() {
           continue;
         }
         // (A slot that is not known here: closed long ago, or opened before the peer spoke in packets. It will know.)
-        if (slot != remote_slots_.end() && OpenChunks(frame)) {
-          queue_.pop_front();
-          progress = true;
-          continue;
+        if (slot != remote_slots_.end()) {
+          if (OpenChunks(frame)) {
+            queue_.pop_front();
+            progress = true;
+            continue;
+          }
+          slot->second.sent += frame->payload.size();   // by packets: it counts all the same, see OpenChunks
         }
       }
     }
@@ -320,10 +324,11 @@ bool MultipathLink::AnyWay(const OutFrame& frame) {
 bool MultipathLink::OpenChunks(const std::shared_ptr<OutFrame>& frame) {
   RemoteSlot& slot = remote_slots_.at(frame->header.slot);
   const size_t bytes = frame->payload.size();
-  // What does not lie in the slot is the receiver's to refuse; what was written once is not written again, since the
-  // receiver may use the memory for something else as soon as all of it has landed.
+  if (bytes <= kSmallPayload) return false;   // a packet and a copy cost less than a packet, a write and its notice
+  // What does not lie in the slot is the receiver's to refuse. No more is written than the slot is long, since the receiver
+  // may use the memory for something else as soon as so much has landed; what comes beyond goes by packets, which it copies.
   if (frame->header.stripe_offset > slot.bytes || bytes > slot.bytes - frame->header.stripe_offset) return false;
-  if (bytes > slot.bytes - slot.sent || !AnyWay(*frame)) return false;
+  if (slot.sent > slot.bytes || bytes > slot.bytes - slot.sent || !AnyWay(*frame)) return false;
   const size_t chunk = std::max(chunk_bytes_, (bytes / kMostChunksOfFrame + 4096) / 4096 * 4096);
   const uint32_t chunks = static_cast<uint32_t>((bytes + chunk - 1) / chunk);
   builder_.Frame(frame->header, next_tag_, chunks, {});
