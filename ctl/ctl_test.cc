@@ -466,6 +466,81 @@ TEST(Doctor, StateFileAndInterfaces) {
   std::filesystem::remove_all(directory);
 }
 
+// One device on eth0 with 10.0.0.1 that can be used.
+rdma::HostFacts GoodRdma() {
+  rdma::HostFacts facts;
+  facts.device_files = true;
+  facts.kernel_devices = {"mlx5_0"};
+  rdma::Gid gid{};
+  gid[10] = gid[11] = 0xff;
+  gid[12] = 10;
+  gid[15] = 1;
+  rdma::PortFacts port;
+  port.queried = true;
+  port.state = IBV_PORT_ACTIVE;
+  port.link_layer = IBV_LINK_LAYER_ETHERNET;
+  port.active_mtu = port.max_mtu = IBV_MTU_4096;
+  port.gids = {{3, gid, rdma::GidType::kRoceV2, "eth0"}};
+  rdma::DeviceFacts device;
+  device.name = "mlx5_0";
+  device.ports = {port};
+  facts.devices = {device};
+  facts.netdevs["eth0"] = {9000, true, {gid}};
+  return facts;
+}
+
+TEST(Doctor, NoRdmaDeviceIsOneRowThatIsFine) {
+  rdma::HostFacts facts;
+  facts.library = absl::NotFoundError("libibverbs.so.1 is not installed");
+  for (const bool library : {false, true}) {
+    if (library) facts.library = absl::OkStatus();
+    const std::vector<Check> checks = CheckRdma(facts, {}, /*wanted=*/false);
+    ASSERT_EQ(checks.size(), 1u);
+    EXPECT_EQ(checks[0].level, Check::kOk);
+    EXPECT_EQ(checks[0].text, "no RDMA device: TCP and shared memory are used");
+    EXPECT_EQ(checks[0].to_do, "");
+    EXPECT_EQ(CheckRdma(facts, {}, /*wanted=*/true)[0].level, Check::kFail);
+  }
+  EXPECT_EQ(CheckLockedMemory(false).level, Check::kOk);
+}
+
+TEST(Doctor, EachFindingAboutRdmaHasItsMend) {
+  const std::vector<Check> good = CheckRdma(GoodRdma(), {}, true);
+  ASSERT_EQ(good.size(), 1u);
+  EXPECT_EQ(good[0].level, Check::kOk);
+  EXPECT_EQ(good[0].name, "RDMA mlx5_0");
+  EXPECT_THAT(good[0].text, HasSubstr("::ffff:10.0.0.1"));
+
+  rdma::HostFacts closed = GoodRdma();
+  closed.devices[0].open_errno = EACCES;
+  rdma::HostFacts no_library = GoodRdma();
+  no_library.devices.clear();
+  no_library.library = absl::NotFoundError("libibverbs.so.1 is not installed");
+  rdma::HostFacts container = GoodRdma();
+  container.devices.clear();
+  container.device_files = false;
+  rdma::HostFacts old = GoodRdma();
+  old.devices[0].ports[0].gids[0].type = rdma::GidType::kRoceV1;
+  const std::vector<std::pair<rdma::HostFacts, std::string>> cases = {
+      {closed, "/dev/infiniband/uverbs"}, {no_library, "ibverbs-providers"}, {container, "--device=/dev/infiniband"}, {old, "RoCE v2"}};
+  for (const auto& [facts, mend] : cases) {
+    const std::vector<Check> checks = CheckRdma(facts, {}, false);
+    ASSERT_EQ(checks.size(), 2u) << mend;
+    EXPECT_EQ(checks[0].level, Check::kWarn);
+    EXPECT_THAT(checks[0].to_do, HasSubstr(mend));
+    EXPECT_THAT(checks[1].text, HasSubstr("TCP and shared memory are used"));
+    for (const Check& check : CheckRdma(facts, {}, true)) EXPECT_EQ(check.level, Check::kFail) << check.text;
+  }
+  // The small MTU of an interface costs speed alone.
+  rdma::HostFacts slow = GoodRdma();
+  slow.netdevs["eth0"].mtu = 1500;
+  slow.devices[0].ports[0].active_mtu = IBV_MTU_1024;
+  const std::vector<Check> checks = CheckRdma(slow, {}, true);
+  ASSERT_EQ(checks.size(), 2u);
+  EXPECT_EQ(checks[1].level, Check::kOk);
+  EXPECT_THAT(checks[1].to_do, HasSubstr("ip link set dev eth0 mtu"));
+}
+
 TEST(Doctor, ReportsAsTextAndJson) {
   const std::vector<Check> checks = {{Check::kOk, "a", "fine", ""}, {Check::kFail, "name", "bad\xff", "do this"}};
   EXPECT_EQ(Render(checks),

@@ -104,8 +104,8 @@ std::vector<Check> Examine(const proto::Config& config, const std::string& role)
   if (node.metrics_port() > 0) checks.push_back(CheckPortFree("node.metrics_port", node.listen(), node.metrics_port()));
   checks.push_back(CheckOpenFiles());
   if (role != "scheduler") {
-    checks.push_back(CheckLockedMemory());
     checks.push_back(CheckSharedMemory());
+    for (Check& check : ExamineRdma(config)) checks.push_back(std::move(check));
   }
   for (Check& check : CheckInterfaces()) checks.push_back(std::move(check));
   return checks;

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "proto/admin.pb.h"
 #include "proto/config.pb.h"
+#include "rdma/device.h"
 
 namespace sluice::ctl {
 
@@ -17,7 +18,7 @@ struct Check {
   Level level = kOk;
   std::string name;
   std::string text;
-  std::string to_do;   // empty if OK
+  std::string to_do;   // empty if nothing needs to be done
 };
 
 // The parts, each a function of what it is given.
@@ -29,7 +30,11 @@ Check CheckRelease(const std::string& scheduler_release);                       
 Check CheckTime(const proto::Cluster& cluster, const proto::EventList& events, int64_t local_ms);
 Check CheckListen(const proto::NodeConfig& node);  // loopback, but the scheduler is elsewhere
 Check CheckOpenFiles();
-Check CheckLockedMemory();
+Check CheckLockedMemory(bool for_rdma);            // warns only where there is a device
+bool HasRdmaDevice(const rdma::HostFacts& facts);
+// wanted: members do not do without (data.transport=rdma).
+std::vector<Check> CheckRdma(const rdma::HostFacts& facts, const rdma::RailOptions& options, bool wanted);
+std::vector<Check> ExamineRdma(const proto::Config& config);   // of this machine, with locked memory
 Check CheckSharedMemory();
 Check CheckStateFile(const std::string& path);                                  // its directory can be written
 std::vector<Check> CheckInterfaces(const std::string& sys_class_net = "/sys/class/net");

@@ -25,13 +25,14 @@
 #include "base/cpu_check.h"
 #include "ctl/doctor.h"
 #include "ctl/table.h"
+#include "rdma/memory.h"
 
 namespace sluice::ctl {
 namespace {
 
 constexpr rlim_t kEnoughFiles = 4096;
 constexpr rlim_t kFewFiles = 256;
-constexpr rlim_t kEnoughLocked = 256 << 20;
+constexpr rlim_t kEnoughLocked = 1 << 30;
 
 struct FreeAddresses {
   void operator()(addrinfo* list) const { freeaddrinfo(list); }
@@ -158,13 +159,13 @@ Check CheckOpenFiles() {
   return {limit.rlim_cur < kFewFiles ? Check::kFail : Check::kWarn, "open files", text, to_do};
 }
 
-Check CheckLockedMemory() {
+Check CheckLockedMemory(bool for_rdma) {
   rlimit limit{};
   getrlimit(RLIMIT_MEMLOCK, &limit);
-  if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= kEnoughLocked)
-    return {Check::kOk, "locked memory", limit.rlim_cur == RLIM_INFINITY ? "unlimited" : Bytes(limit.rlim_cur), ""};
-  return {Check::kWarn, "locked memory", Bytes(limit.rlim_cur),
-          "only RDMA needs more: ulimit -l unlimited, or LimitMEMLOCK=infinity of the systemd unit"};
+  const std::string text = limit.rlim_cur == RLIM_INFINITY ? "unlimited" : Bytes(limit.rlim_cur);
+  if (!for_rdma) return {Check::kOk, "locked memory", absl::StrCat(text, "; only RDMA needs it"), ""};
+  if (limit.rlim_cur == RLIM_INFINITY || limit.rlim_cur >= kEnoughLocked) return {Check::kOk, "locked memory", text, ""};
+  return {Check::kWarn, "locked memory", absl::StrCat(text, ": memory beyond it goes without RDMA"), rdma::MemlockMend()};
 }
 
 Check CheckSharedMemory() {
