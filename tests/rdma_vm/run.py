@@ -59,6 +59,7 @@ def main():
     from cluster import write_csv      # only now are their folders known
     from image import ImageError
     from job import DATA, Job
+    from test_quickstart import write_images
     from machine import MachineError
     from pair import Pair
     from scenario import Scenario
@@ -66,7 +67,7 @@ def main():
     begin = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="sluice-vm-") as folder, \
-                Pair(programs, {DATA: write_csv(os.path.join(folder, "data.csv"))}, rails=2) as pair:
+                Pair(programs, {DATA: write_csv(os.path.join(folder, "data.csv")), **write_images(os.path.join(folder, "images"))}, rails=2) as pair:
             print("two machines are up after %.1f s" % (time.monotonic() - begin), flush=True)
             Scenario.pair = pair
             runner = unittest.TextTestRunner(verbosity=2 if options.verbose else 1, failfast=options.failfast)
