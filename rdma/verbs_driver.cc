@@ -170,7 +170,6 @@ class Driver final : public VerbsDriver {
         absl::StatusOr<Qp*> qp = MakeQp(link, next_path(), *rail, job);
         if (!qp.ok()) {
           proposal.set_refused(std::string(qp.status().message()));
-          Log(absl::StrCat("no RDMA path: ", qp.status().message()));
           break;
         }
         proto::RdmaQueuePair* out = proposal.add_queue_pairs();
@@ -181,6 +180,11 @@ class Driver final : public VerbsDriver {
         ToProto((*qp)->qp->local(), out);
       }
     }
+    // The peer asks again and again.
+    if (!proposal.refused().empty() && proposal.refused() != last_refused_) {
+      Log(absl::StrCat("no (further) RDMA paths: ", proposal.refused()));
+    }
+    last_refused_ = proposal.refused();
     return proposal.SerializeAsString();
   }
 
@@ -190,9 +194,9 @@ class Driver final : public VerbsDriver {
         proposal.queue_pairs_size() > static_cast<int>(kMostQueuePairs))
       return absl::InvalidArgumentError("an RDMA proposal that cannot be read");
     if (!proposal.refused().empty() && proposal.refused() != last_refusal_) {
-      last_refusal_ = proposal.refused();
       Log(absl::StrCat("the peer makes no (further) RDMA paths: ", proposal.refused().substr(0, 500)));
     }
+    last_refusal_ = proposal.refused();
     proto::RdmaAcceptance acceptance;
     for (const proto::RdmaQueuePair& theirs : proposal.queue_pairs()) {
       proto::RdmaQueuePair* out = acceptance.add_queue_pairs();
@@ -213,11 +217,15 @@ class Driver final : public VerbsDriver {
     proto::RdmaReady ready;
     for (const proto::RdmaQueuePair& theirs : acceptance.queue_pairs()) {
       Qp* qp = Find(link, theirs.path());
-      if (qp == nullptr || qp->connected || qp->up) continue;
-      absl::Status status = theirs.refused().empty() ? Connect(*qp, theirs) : absl::UnavailableError(
-          absl::StrCat("the peer: ", theirs.refused().substr(0, 500)));
+      if (qp != nullptr && (qp->connected || qp->up)) continue;
       proto::RdmaQueuePair* out = ready.add_queue_pairs();
       out->set_path(theirs.path());
+      if (qp == nullptr) {
+        out->set_refused("it broke meanwhile");
+        continue;
+      }
+      absl::Status status = theirs.refused().empty() ? Connect(*qp, theirs) : absl::UnavailableError(
+          absl::StrCat("the peer: ", theirs.refused().substr(0, 500)));
       if (status.ok()) {
         reply.paths.push_back(Up(*qp));
         continue;
@@ -237,13 +245,19 @@ class Driver final : public VerbsDriver {
     std::vector<NewPath> paths;
     for (const proto::RdmaQueuePair& theirs : ready.queue_pairs()) {
       Qp* qp = Find(link, theirs.path());
-      if (qp == nullptr || !qp->connected || qp->up) continue;
+      if (qp == nullptr) {
+        // The peer sends over it from now on, and must hear that it is lost.
+        if (theirs.refused().empty()) paths.push_back({.path = theirs.path(), .info = {}, .what = "", .lost = true});
+        continue;
+      }
+      if (!qp->connected || qp->up) continue;
       if (theirs.refused().empty()) {
         paths.push_back(Up(*qp));
       } else {
         Destroy(link, theirs.path());
       }
     }
+    DropUnfinished(link);   // what the peer did not speak of
     return paths;
   }
 
@@ -450,7 +464,7 @@ class Driver final : public VerbsDriver {
     const Gid gid = GidOf(theirs.gid());
     const auto rank = [&](size_t i) { return std::pair(-CommonBits(rails_[i].rail.gid, gid) / 8, i != index); };
     std::stable_sort(fits.begin(), fits.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
-    return fits[attempt % fits.size()];
+    return fits[attempt / 2 % fits.size()];   // each twice: a rail that flaps is most often back by then
   }
 
   absl::StatusOr<Qp*> MakeQp(LinkId link, PathId path, size_t rail, uint32_t job) {
@@ -467,7 +481,7 @@ class Driver final : public VerbsDriver {
     state.by_number[qp->qp->number()] = qp.get();
     Qp* made = qp.get();
     links_[link].qps[path] = std::move(qp);
-    if (tick_timer_ == 0) ArmTick();
+    ArmTick();
     return made;
   }
 
@@ -591,7 +605,7 @@ class Driver final : public VerbsDriver {
       if (it == rail.by_number.end()) return;   // of one that was destroyed
       Qp& qp = *it->second;
       qp.qp->OnCompletion(wc, now);
-      if (!qp.qp->broken().ok() && !qp.breaking.has_value()) Breaking(qp);
+      if (!qp.qp->broken().ok() && !qp.dropped) Breaking(qp);
     }, &more);
     polling_ = false;
     Dig();
@@ -656,9 +670,9 @@ class Driver final : public VerbsDriver {
   // The device's completion queue is of no use any more.
   void Lose(size_t index, const absl::Status& status) {
     RailState& rail = rails_[index];
-    if (rail.down) return;
-    rail.down = true;
-    rail.lost = true;
+    if (rail.lost) return;
+    rail.down = rail.lost = true;
+    loop_->Unwatch(rail.context->completion_fd());   // an event that is never taken would wake the loop for ever
     Log(absl::StrCat(rail.rail.ToString(), " is given up until this process starts again: ", status.message()));
     BreakRail(index, status);
   }
@@ -693,30 +707,37 @@ class Driver final : public VerbsDriver {
         default: return;
       }
     });
-    if (look && rail.down) LookAgain(index);
+    if (look) LookAgain(index);
   }
 
-  // Is a port that was down fit for use again? Its GID may have gone elsewhere.
+  // Is a port that was down fit for use again, or one that is up still where it was? Its GID may have gone elsewhere.
   void LookAgain(size_t index) {
     RailState& rail = rails_[index];
     if (rail.lost) return;
     absl::Status status = rail.context->Refresh();
+    if (!rail.down) {
+      if (!absl::IsFailedPrecondition(status)) return;
+      rail.down = true;
+      Log(std::string(status.message()));
+      BreakRail(index, status);
+    }
     if (absl::IsFailedPrecondition(status)) {
       RailOptions options = options_.rails;
       options.devices = {absl::StrCat(rail.rail.device, ":", rail.rail.port)};
       const RailChoice choice = ChooseRails(GatherFacts(verbs_.get(), absl::OkStatus(), options_.gather), options);
-      if (choice.rails.empty()) return;   // looked at again by Tick
+      if (choice.rails.empty()) return ArmTick();   // looked at again
       rail.rail = choice.rails.front();
       rail.context->UseRail(rail.rail);
       status = rail.context->Refresh();
     }
-    if (!status.ok()) return;
+    if (!status.ok()) return ArmTick();
     rail.down = false;
     Log(absl::StrCat(rail.rail.ToString(), " can be used again"));
     owner_->PathsPossible();
   }
 
   void ArmTick() {
+    if (tick_timer_ != 0) return;
     tick_timer_ = loop_->After(kTick, [this] {
       tick_timer_ = 0;
       const TimeNs now = clock_->Now();
@@ -753,7 +774,7 @@ class Driver final : public VerbsDriver {
   bool polling_ = false;
   QpCounters gone_;
   uint64_t broken_ = 0;
-  std::string last_refusal_;
+  std::string last_refused_, last_refusal_;   // by this end, by a peer: told once
   uint64_t tick_timer_ = 0, reap_timer_ = 0, poll_timer_ = 0;
 };
 

@@ -44,6 +44,7 @@ struct GrownLink {
   TimeNs backoff = 0;
   TimeNs last_up = 0;
   uint32_t attempt = 0;
+  uint32_t paths_missed = 0;             // that broke here before the peer said that they were up
   std::vector<std::string> tcp_hosts;   // connector: those of PATHS, to be connected (again)
   uint32_t tcp_port = 0;
 

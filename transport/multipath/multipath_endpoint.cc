@@ -30,6 +30,7 @@ enum Aux : uint32_t {
 constexpr uint32_t kPathBit = uint32_t{1} << 31;   // of Hello::connection: a further connection; the rest is its path
 constexpr uint32_t kConnectionGroup = uint32_t{1} << 31;   // of SlotTarget::group: further connection, by path
 constexpr size_t kMostConnections = 16;
+constexpr uint32_t kMostPathsMissed = 1 << 16;
 constexpr TimeNs kTick = 50 * kMillisecond;
 constexpr TimeNs kExchangeTimeout = 5 * kSecond;
 constexpr TimeNs kStable = 10 * kSecond;   // a path that lived so long broke for a new reason: no long wait
@@ -302,8 +303,11 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     const auto link = Grown(id);
     if (link == nullptr) return;
     Log(absl::StrCat("link to ", Name(*link), ": RDMA path ", path, " broke: ", why.message()));
-    if (!link->core->HasPath(path)) link->core->PathUp(path, {.tier = 0, .packets = false}, clock_->Now());
-    link->core->PathLost(path, clock_->Now());
+    if (clock_->Now() - link->last_up > kStable) {
+      link->backoff = 0;
+      link->attempt = 0;
+    }
+    PathGone(*link, path);
     WaitForNextOffer(*link);
     MarkDirty(*link);
   }
@@ -580,10 +584,15 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     Offer(link);
   }
 
+  // Also of a path that was never up here: the peer may think that it is, and waits for our word.
+  void PathGone(GrownLink& link, PathId path) {
+    if (!link.core->HasPath(path)) link.core->PathUp(path, {.tier = 0, .packets = false}, clock_->Now());
+    link.core->PathLost(path, clock_->Now());
+  }
+
   void WaitForNextOffer(GrownLink& link) {
-    const TimeNs now = clock_->Now();
-    if (link.backoff == 0 || now - link.last_up > kStable) link.backoff = options_.reconnect;
-    link.next_offer = now + link.backoff;
+    if (link.backoff == 0) link.backoff = options_.reconnect;
+    link.next_offer = clock_->Now() + link.backoff;
     link.backoff = std::min(2 * link.backoff, 16 * options_.reconnect);
   }
 
@@ -639,16 +648,26 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     if (!link.connector || driver_ == nullptr || link.core == nullptr) return absl::InvalidArgumentError("an RDMA ready out of turn");
     link.offered.reset();
     SLUICE_ASSIGN_OR_RETURN(const std::vector<PathDriver::NewPath> paths, driver_->Ready(link.id, ready));
+    for (const PathDriver::NewPath& path : paths) {
+      if (path.lost && (path.path % 2 == 0 || link.core->HasPath(path.path) || ++link.paths_missed > kMostPathsMissed))
+        return absl::InvalidArgumentError("an RDMA ready for a path that was not made");
+    }
     PathsUp(link, paths);
     return absl::OkStatus();
   }
 
   void PathsUp(GrownLink& link, const std::vector<PathDriver::NewPath>& paths) {
+    bool any = false;
     for (const PathDriver::NewPath& path : paths) {
+      if (path.lost) {
+        PathGone(link, path.path);
+        continue;
+      }
+      any = true;
       link.core->PathUp(path.path, path.info, clock_->Now());
       Log(absl::StrCat("link to ", Name(link), ": RDMA path ", path.path, " is up, ", path.what));
     }
-    if (!paths.empty()) link.last_up = clock_->Now();
+    if (any) link.last_up = clock_->Now();
     MarkDirty(link);
   }
 

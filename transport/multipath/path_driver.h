@@ -41,6 +41,7 @@ class PathDriver {
     PathId path = 0;
     PathInfo info;
     std::string what;   // for people
+    bool lost = false;  // it broke here before the peer said that it was up: it is lost at once
   };
   struct Reply {
     std::string message;          // for the peer
