@@ -28,11 +28,13 @@ struct QpCounters {
   std::array<uint64_t, kStatuses> completions{};
   // From posting a packet, or a write and its notice, until this side knew that the peer has it.
   std::array<uint64_t, kLatencyBuckets> latency{};
+  uint64_t latency_microseconds = 0;             // the sum
 
   void CountCompletion(unsigned status) { ++completions[status < kStatuses ? status : kStatuses - 1]; }
 
   void CountLatency(TimeNs time) {
     const uint64_t microseconds = time > 0 ? static_cast<uint64_t>(time) / kMicrosecond : 0;
+    latency_microseconds += microseconds;
     const size_t bucket = static_cast<size_t>(std::bit_width(microseconds));
     ++latency[bucket < kLatencyBuckets ? bucket : kLatencyBuckets - 1];
   }
@@ -49,6 +51,7 @@ struct QpCounters {
     packet_bytes_in += other.packet_bytes_in;
     notices_in += other.notices_in;
     receives_posted += other.receives_posted;
+    latency_microseconds += other.latency_microseconds;
     for (size_t i = 0; i < kStatuses; ++i) completions[i] += other.completions[i];
     for (size_t i = 0; i < kLatencyBuckets; ++i) latency[i] += other.latency[i];
   }

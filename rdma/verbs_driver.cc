@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/rails.pb.h"
+#include "rdma/completion_text.h"
 #include "rdma/context.h"
 
 namespace sluice::rdma {
@@ -70,6 +71,8 @@ QpAddress FromProto(const proto::RdmaQueuePair& from) {
   to.packet_bytes = from.packet_bytes();
   return to;
 }
+
+std::string RailName(const Rail& rail) { return absl::StrCat(rail.device, ":", rail.port); }
 
 class Driver final : public VerbsDriver {
  public:
@@ -352,7 +355,7 @@ class Driver final : public VerbsDriver {
       const QpCounters& counters = qp->qp->counters();
       const Rail& rail = rails_[qp->rail].rail;
       reports.push_back({.path = path,
-                         .rail = absl::StrCat(rail.device, ":", rail.port),
+                         .rail = RailName(rail),
                          .peer = qp->peer,
                          .packets_out = counters.packets_out,
                          .packets_in = counters.packets_in,
@@ -363,6 +366,27 @@ class Driver final : public VerbsDriver {
     }
     return reports;
   }
+
+  transport::PathTotals Counters() const override {
+    const QpCounters sum = Totals();
+    transport::PathTotals totals;
+    totals.broken = broken_;
+    for (const RailState& rail : rails_) {
+      totals.ports.emplace_back(rail.rail.device, rail.rail.port);
+      for (const Domain* domain : rail.domains) {
+        totals.registered_bytes += domain->stats().registered_bytes;
+        totals.refused_regions += domain->stats().refused;
+      }
+    }
+    for (unsigned status = 0; status < sum.completions.size(); ++status) {
+      if (sum.completions[status] > 0) totals.completions[CompletionName(status)] += sum.completions[status];
+    }
+    totals.latency.assign(sum.latency.begin(), sum.latency.end());
+    totals.latency_seconds = static_cast<double>(sum.latency_microseconds) / 1e6;
+    return totals;
+  }
+
+  std::string Trouble() const override { return last_refusal_; }
 
   // ---- VerbsDriver ----
 
@@ -524,6 +548,7 @@ class Driver final : public VerbsDriver {
                      .packets = true,
                      .credits = qp.peer_receives,
                      .receives = qp.qp->local().receives},
+            .rail = RailName(rails_[qp.rail].rail),
             .what = absl::StrCat(rails_[qp.rail].rail.ToString(), " to ", qp.peer)};
   }
 

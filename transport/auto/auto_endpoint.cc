@@ -109,6 +109,16 @@ class AutoEndpointImpl final : public AutoEndpoint {
     return paths;
   }
 
+  std::vector<PathRow> Rows(LinkId link) const override {
+    const Target target = Find(link);
+    if (target.endpoint == tcp_.get()) return tcp_->Rows(target.link);
+    const LinkStats stats = shm_->Stats(target.link);
+    return {{.kind = stats.kind, .rail = "", .address = stats.peer, .bytes_out = stats.bytes_out, .bytes_in = stats.bytes_in,
+             .note = ""}};
+  }
+
+  PathTotals Totals() const override { return tcp_ == nullptr ? PathTotals{} : tcp_->Totals(); }
+
   LinkStats Stats(LinkId link) const override {
     const Target target = Find(link);
     return target.endpoint->Stats(target.link);
@@ -264,13 +274,19 @@ absl::StatusOr<std::unique_ptr<AutoEndpoint>> AutoEndpoint::Create(Loop* loop, c
     multipath.chunk_bytes = options.chunk_bytes;
     multipath.reconnect = options.reconnect;
     multipath.log = options.log;
+    multipath.why_no_driver = choice == TransportChoice::kTcp ? "TCP was asked for (data.transport)"
+                              : options.rdma == nullptr       ? "no device is looked for"
+                                                              : "";
     if (options.rdma != nullptr && choice != TransportChoice::kTcp) {
       auto driver = options.rdma(loop, clock);
       if (driver.ok()) {
         multipath.driver = *std::move(driver);
       } else if (choice == TransportChoice::kRdma) {
         return driver.status();
-      } else if (options.log && !absl::IsNotFound(driver.status())) {
+      } else {
+        multipath.why_no_driver = std::string(driver.status().message());
+      }
+      if (!driver.ok() && options.log && !absl::IsNotFound(driver.status())) {
         options.log(absl::StrCat("RDMA is not used: ", driver.status().message()));
       }
     } else if (choice == TransportChoice::kRdma) {

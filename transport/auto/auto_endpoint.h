@@ -55,6 +55,9 @@ class AutoEndpoint : public Endpoint {
   virtual Address local_address() const = 0;
   // Of links over TCP and RDMA: what is up now.
   virtual std::vector<PathReport> Paths() const = 0;
+  // The ways of one link, over whatever transport, for people; and what all of TCP and RDMA have carried.
+  virtual std::vector<PathRow> Rows(LinkId link) const = 0;
+  virtual PathTotals Totals() const = 0;
 };
 
 }  // namespace sluice::transport

@@ -54,6 +54,9 @@ TEST_F(AutoEndpointTest, SharedMemoryIsTakenOnOneHost) {
   ASSERT_TRUE(Run([&] { return handler_b_.frames.size() == 1 && handler_a_.up.size() == 1; }));
   EXPECT_EQ(handler_b_.frames[0].bytes, Pattern(10, 1));
   EXPECT_EQ(a->Stats(link).kind, "shm");
+  ASSERT_EQ(a->Rows(link).size(), 1u);
+  EXPECT_EQ(a->Rows(link)[0].kind, "shm");
+  EXPECT_EQ(a->Totals().rails.count({"tcp", "base"}), 0u);
   auto memory = *a->Allocate(8192);
   EXPECT_TRUE(a->ByReference(link, {memory.get(), 8192}));
   a->Send(link, PushHeader(8192, 2), {memory.get(), 8192}, 4);
@@ -68,6 +71,10 @@ TEST_F(AutoEndpointTest, AnotherHostIsReachedOverTcp) {
   const LinkId link = a->Connect(address, kWorker);
   ASSERT_TRUE(Run([&] { return handler_a_.up.size() == 1 && handler_b_.up.size() == 1; }));
   EXPECT_EQ(a->Stats(link).kind, "tcp");
+  ASSERT_EQ(a->Rows(link).size(), 1u);
+  EXPECT_EQ(a->Rows(link)[0].kind, "tcp");
+  EXPECT_EQ(a->Rows(link)[0].note, "no device is looked for");
+  EXPECT_EQ(a->Totals().rails.at({"tcp", "base"}).up, 1u);
   EXPECT_TRUE(log_.empty());
 }
 

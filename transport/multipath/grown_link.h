@@ -10,6 +10,8 @@
 
 #include "base/clock.h"
 #include "transport/multipath/link.h"
+#include "transport/multipath/path_driver.h"
+#include "transport/multipath/path_totals.h"
 #include "transport/transport.h"
 
 namespace sluice::transport::multipath {
@@ -34,6 +36,9 @@ struct GrownLink {
   std::map<PathId, LinkId> connections;
   std::map<PathId, std::string> hosts;
   PathId last_connection = 0;   // acceptor: numbers rise
+  std::map<PathId, std::string> rails;   // of queue pairs
+  uint64_t lost = 0;            // paths, not made again yet
+  std::string why_tcp;          // what stands in the way of RDMA, or has broken it; for people
   uint64_t token = 0;           // acceptor: what they must say
   PathId next_path = 1;         // acceptor: queue pairs, odd; connector: connections, even
 
@@ -50,5 +55,14 @@ struct GrownLink {
 
   uint32_t job() const { return hello.job; }
 };
+
+// What people see. base: the stats of its first connection; driven: the driver's paths of this link; why_tcp: why it uses no
+// RDMA, in case it does not.
+std::vector<PathRow> Rows(const GrownLink& link, const LinkStats& base, const std::vector<PathDriver::Report>& driven,
+                          const std::string& why_tcp);
+// Adds what the link has carried over the paths that it has; these count as up only while the link is.
+void Count(const GrownLink& link, const LinkStats& base, PathTotals* totals);
+// The same of one path, before it is lost.
+void CountPath(const GrownLink& link, PathId path, PathTotals* totals);
 
 }  // namespace sluice::transport::multipath

@@ -30,7 +30,6 @@
 #include <optional>
 #include <set>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -67,7 +66,9 @@ struct PathState {         // for people
   PathId path = 0;
   uint32_t tier = 0;
   double goodput = 0;      // bytes a second; 0 = not measured yet
-  uint64_t chunks = 0, bytes = 0, packets = 0;
+  uint64_t chunks = 0, bytes = 0, packets = 0;   // sent; bytes: of chunks
+  uint64_t packet_bytes = 0;
+  uint64_t messages_in = 0, bytes_in = 0;        // chunks and packets
 };
 
 class MultipathLink {
@@ -126,6 +127,7 @@ class MultipathLink {
   uint64_t paths_lost() const { return paths_lost_; }
   uint64_t resent_chunks() const { return resent_chunks_; }
   uint64_t duplicates() const { return duplicates_; }
+  TimeNs credit_stall() const { return credit_stall_; }   // of all paths, while there was something to send
   uint64_t frames_in() const { return frames_in_; }
   uint64_t frames_out() const { return frames_out_; }
   uint64_t payload_in() const { return payload_in_; }
@@ -162,7 +164,9 @@ class MultipathLink {
     Goodput goodput;
     std::deque<uint32_t> recent;                     // tags that came over it
     std::optional<std::vector<uint32_t>> peer_tags;  // from the peer's LOST
-    uint64_t chunks = 0, bytes = 0, packets = 0;
+    uint64_t chunks = 0, bytes = 0, packets = 0, packet_bytes = 0;
+    uint64_t messages_in = 0, bytes_in = 0;
+    std::optional<TimeNs> stalled;                   // since when it has had no credit for what waits
   };
   struct OutPacket {
     std::vector<std::byte> bytes;
@@ -211,6 +215,8 @@ class MultipathLink {
   void FrameDone(OutFrame& frame);
   void Unfly(SlotId slot);
   void Settle(PathId id, Path& path);
+  void CountStalls(TimeNs now);
+  void SendAll(TimeNs now);
   uint64_t HeldByPeer() const;
 
   // link_receive.cc
@@ -221,6 +227,7 @@ class MultipathLink {
   absl::Status PeerClosed(SlotId slot);
   absl::Status PeerLost(PathId path, std::vector<uint32_t> tags);
   void Drop(InFrame& frame);
+  void CountLanded(PathId path, const InFrame& frame);
   void HandOver();
 
   Owner* const owner_;
@@ -256,6 +263,7 @@ class MultipathLink {
   std::deque<Control> control_;
   std::vector<uint64_t> finished_;    // cookies of what Finish took
   uint64_t frames_out_ = 0, payload_out_ = 0, beside_out_ = 0, resent_chunks_ = 0;
+  TimeNs credit_stall_ = 0;
 
   // receiving
   std::unordered_map<SlotId, LocalSlot> slots_;
@@ -265,7 +273,7 @@ class MultipathLink {
   size_t held_bytes_ = 0;
   uint32_t announced_tag_ = 0;                           // the next tag that a header will announce
   std::unordered_map<uint32_t, InFrame*> tags_;          // announced, not there yet
-  std::unordered_set<uint32_t> early_tags_;
+  std::unordered_map<uint32_t, PathId> early_tags_;      // came before they were announced
   bool handing_over_ = false;
   uint64_t duplicates_ = 0, frames_in_ = 0, payload_in_ = 0, beside_in_ = 0;
 };

@@ -87,9 +87,23 @@ void MultipathLink::Drop(InFrame& frame) {
   }
 }
 
+// A chunk of this frame has come over this path. (The last one is shorter than the others: that evens out.)
+void MultipathLink::CountLanded(PathId id, const InFrame& frame) {
+  const uint64_t bytes = frame.header.payload_bytes / frame.chunks;
+  if (id != kBasePath) beside_in_ += bytes;
+  const auto path = paths_.find(id);
+  if (path == paths_.end()) return;
+  ++path->second.messages_in;
+  path->second.bytes_in += bytes;
+}
+
 absl::Status MultipathLink::OnPacket(PathId path, ConstBytes packet) {
   if (stopped_) return absl::OkStatus();
   if (path != kBasePath) beside_in_ += packet.size();
+  if (const auto it = paths_.find(path); it != paths_.end()) {
+    ++it->second.messages_in;
+    it->second.bytes_in += packet.size();
+  }
   SLUICE_ASSIGN_OR_RETURN(const uint64_t sequence, PacketSequence(packet));
   Reader reader(this);
   SLUICE_RETURN_IF_ERROR(ReadPacket(packet, Records::kOnArrival, reader));
@@ -161,8 +175,9 @@ absl::Status MultipathLink::Opens(const FrameHeader& header, uint32_t first_tag,
     if (chunks > kMostEarlyTags) return Refuse("too many chunks");
     announced_tag_ = first_tag + chunks;
     for (uint32_t i = 0; i < chunks; ++i) {
-      if (early_tags_.erase(first_tag + i) > 0) {
+      if (const auto early = early_tags_.extract(first_tag + i)) {
         --kept.missing;
+        CountLanded(early.mapped(), kept);
       } else if (!kept.dropped) {
         tags_[first_tag + i] = &kept;
       }
@@ -191,13 +206,13 @@ absl::Status MultipathLink::OnChunk(PathId id, uint32_t tag) {
   if (it != tags_.end()) {
     InFrame& frame = *it->second;
     tags_.erase(it);
-    if (id != kBasePath) beside_in_ += frame.header.payload_bytes / frame.chunks;
+    CountLanded(id, frame);
     if (--frame.missing == 0) HandOver();
     return absl::OkStatus();
   }
   if (static_cast<int32_t>(tag - announced_tag_) < 0) return absl::OkStatus();  // of a frame that was dropped
   if (early_tags_.size() >= kMostEarlyTags) return Refuse("too many chunks before their frames");
-  early_tags_.insert(tag);
+  early_tags_.emplace(tag, id);
   return absl::OkStatus();
 }
 

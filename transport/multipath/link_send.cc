@@ -161,6 +161,7 @@ bool MultipathLink::LeadHasRoom() {
 void MultipathLink::Post(PathId id, Path& path, uint64_t sequence, std::vector<std::byte> bytes) {
   if (path.info.credits.has_value()) ++path.credits_used;
   ++path.packets;
+  path.packet_bytes += bytes.size();
   if (id != kBasePath) beside_out_ += bytes.size();
   owner_->SendPacket(id, bytes, sequence);
   // The base path keeps what it has taken, or the link is down.
@@ -432,9 +433,24 @@ bool MultipathLink::IssueChunks(TimeNs now) {
   return progress;
 }
 
+// Since the last Pump, on paths that had no credit then though something waited; and which have none now.
+void MultipathLink::CountStalls(TimeNs now) {
+  const bool waiting = queued_bytes_ > 0 || !pending_.empty() || !resend_.empty() || !control_.empty();
+  for (auto& [id, path] : paths_) {
+    if (path.stalled.has_value()) credit_stall_ += std::max<TimeNs>(0, now - *path.stalled);
+    path.stalled.reset();
+    if (path.up && waiting && path.info.credits.has_value() && path.credits_granted == path.credits_used) path.stalled = now;
+  }
+}
+
 void MultipathLink::Pump(TimeNs now) {
   HandOver();
   if (stopped_) return;
+  SendAll(now);
+  CountStalls(now);
+}
+
+void MultipathLink::SendAll(TimeNs now) {
   SendLost();
   SendCredits();
   Resend();
@@ -504,7 +520,15 @@ std::vector<PathState> MultipathLink::States() const {
   std::vector<PathState> states;
   for (const auto& [id, path] : paths_) {
     if (!path.up) continue;
-    states.push_back({id, path.info.tier, path.goodput.last_rate(), path.chunks, path.bytes, path.packets});
+    states.push_back({.path = id,
+                      .tier = path.info.tier,
+                      .goodput = path.goodput.last_rate(),
+                      .chunks = path.chunks,
+                      .bytes = path.bytes,
+                      .packets = path.packets,
+                      .packet_bytes = path.packet_bytes,
+                      .messages_in = path.messages_in,
+                      .bytes_in = path.bytes_in});
   }
   return states;
 }

@@ -349,5 +349,24 @@ TEST(MultipathLinkTest, APeerThatNeverAnswersACloseOrALossIsOverdue) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(world.a.link.Overdue(world.now + 60 * kSecond)));
 }
 
+TEST(MultipathLinkTest, TheTimeWithoutCreditsCountsWhileSomethingWaits) {
+  World world(1, 4096);
+  MultipathLink& link = world.a.link;
+  link.PathUp(2, {.tier = 1, .remote_group = 1, .credits = 2, .receives = 2}, world.now);
+  link.Pump(world.now);
+  link.Pump(world.now + kSecond);
+  EXPECT_EQ(link.credit_stall(), 0);
+  const std::vector<std::byte> payload(3000);
+  FrameHeader header;
+  header.type = FrameType::kPush;
+  header.payload_bytes = 3000;
+  header.total_bytes = 3000;
+  for (int i = 0; i < 10; ++i) link.Send(header, payload, 0);
+  link.Pump(world.now + kSecond);
+  EXPECT_EQ(link.credit_stall(), 0);
+  link.Pump(world.now + 3 * kSecond);
+  EXPECT_EQ(link.credit_stall(), 2 * kSecond);
+}
+
 }  // namespace
 }  // namespace sluice::transport::multipath

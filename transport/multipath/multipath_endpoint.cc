@@ -214,6 +214,21 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     return reports;
   }
 
+  std::vector<PathRow> Rows(LinkId id) const override {
+    const auto it = links_.find(id);
+    if (it == links_.end()) return {};
+    const GrownLink& link = *it->second;
+    return multipath::Rows(link, tcp_->Stats(id), driver_ == nullptr ? std::vector<PathDriver::Report>{} : driver_->Reports(id),
+                           WhyTcp(link));
+  }
+
+  PathTotals Totals() const override {
+    PathTotals totals = gone_;
+    for (const auto& [id, link] : links_) multipath::Count(*link, tcp_->Stats(id), &totals);
+    if (driver_ != nullptr) totals.Add(driver_->Counters());
+    return totals;
+  }
+
   // ---- Handler: of the base connections and the further ones ----
 
   void OnUp(LinkId id, const Hello& peer) override {
@@ -248,6 +263,7 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     while (!link->cookies_at_down.empty()) {
       for (const uint64_t cookie : std::exchange(link->cookies_at_down, {})) handler_->OnSent(id, cookie);
     }
+    multipath::Count(*link, tcp_->Stats(id), &gone_);
     links_.erase(id);
     handler_->OnDown(id, reason);
   }
@@ -307,6 +323,7 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
       link->backoff = 0;
       link->attempt = 0;
     }
+    link->why_tcp = absl::StrCat("an RDMA path broke: ", why.message());
     PathGone(*link, path);
     WaitForNextOffer(*link);
     MarkDirty(*link);
@@ -379,6 +396,30 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     if (link.dirty) return;
     link.dirty = true;
     dirty_.push_back(link.id);
+  }
+
+  // ---- what people see ----
+
+  void LosePath(GrownLink& link, PathId path) {
+    multipath::CountPath(link, path, &gone_);
+    link.rails.erase(path);
+    ++link.lost;
+    link.core->PathLost(path, clock_->Now());
+  }
+
+  void CountPathUp(GrownLink& link) {
+    if (link.lost == 0) return;
+    --link.lost;
+    ++gone_.reconnects;
+  }
+
+  std::string WhyTcp(const GrownLink& link) const {
+    if (driver_ == nullptr) return options_.why_no_driver;
+    if (!driver_->Usable()) return "no RDMA rail is up here";
+    if (!link.why_tcp.empty()) return link.why_tcp;
+    if (const std::string trouble = driver_->Trouble(); !trouble.empty()) return trouble;
+    if (link.connector) return link.peer_has_rdma ? "queue pairs are being made" : "the peer offers no RDMA";
+    return "the peer has asked for no queue pair";
   }
 
   // The peer broke the rules: the link ends.
@@ -487,6 +528,7 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     if (possible.version() != kVersion) {
       Log(absl::StrCat("link to ", Name(link), ": the peer speaks version ", possible.version(),
                        " of paths, this process ", kVersion, ": plain TCP"));
+      link.why_tcp = absl::StrCat("the peer speaks version ", possible.version(), " of paths, this process ", kVersion);
       return absl::OkStatus();
     }
     link.peer_has_rdma = possible.rdma();
@@ -541,6 +583,7 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
 
   void ConnectionUp(GrownLink& link, PathId path) {
     Grow(link);
+    CountPathUp(link);
     link.core->PathUp(path, {.tier = 0, .remote_group = kConnectionGroup | path, .packets = false}, clock_->Now());
     MarkDirty(link);
   }
@@ -549,7 +592,7 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     link.connections.erase(path);
     if (link.core == nullptr || !link.up) return;
     Log(absl::StrCat("link to ", Name(link), ": a further connection is down: ", reason.message()));
-    if (link.core->HasPath(path)) link.core->PathLost(path, clock_->Now());
+    if (link.core->HasPath(path)) LosePath(link, path);
     WaitForNextOffer(link);
     MarkDirty(link);
   }
@@ -586,7 +629,8 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
 
   // Also of a path that was never up here: the peer may think that it is, and waits for our word.
   void PathGone(GrownLink& link, PathId path) {
-    if (!link.core->HasPath(path)) link.core->PathUp(path, {.tier = 0, .packets = false}, clock_->Now());
+    if (link.core->HasPath(path)) return LosePath(link, path);
+    link.core->PathUp(path, {.tier = 0, .packets = false}, clock_->Now());
     link.core->PathLost(path, clock_->Now());
   }
 
@@ -664,6 +708,9 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
         continue;
       }
       any = true;
+      CountPathUp(link);
+      link.rails[path.path] = path.rail;
+      link.why_tcp.clear();
       link.core->PathUp(path.path, path.info, clock_->Now());
       Log(absl::StrCat("link to ", Name(link), ": RDMA path ", path.path, " is up, ", path.what));
     }
@@ -767,6 +814,7 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
   std::unordered_map<LinkId, std::shared_ptr<GrownLink>> links_;
   std::unordered_map<LinkId, Further> further_;   // connections by their own id
   std::unordered_map<SlotId, std::vector<std::pair<LinkId, SlotId>>> further_slots_;   // a slot's namesakes on them
+  PathTotals gone_;   // of links and paths that are gone, and all reconnects
   std::vector<LinkId> dirty_;
   bool flushing_ = false;
   bool told_no_rdma_ = false;

@@ -28,6 +28,7 @@
 #include "transport/loop.h"
 #include "transport/multipath/link.h"
 #include "transport/multipath/path_driver.h"
+#include "transport/multipath/path_totals.h"
 #include "transport/tcp/tcp_endpoint.h"
 
 namespace sluice::transport {
@@ -36,6 +37,7 @@ struct MultipathOptions {
   TcpOptions tcp;
   std::vector<std::string> rails;   // acceptor: its addresses on further networks
   std::unique_ptr<multipath::PathDriver> driver;   // null: TCP only
+  std::string why_no_driver;        // for people
   size_t chunk_bytes = 256 << 10;
   TimeNs reconnect = 500 * kMillisecond;           // doubles, up to 16 times
   // For people: paths that come and go, and why there is none.
@@ -58,6 +60,9 @@ class MultipathEndpoint : public TcpEndpoint {
   virtual std::shared_ptr<void> Register(MutableBytes memory) = 0;
   // What is up now.
   virtual std::vector<PathReport> Paths() const = 0;
+  // The same for people, and of links that have not grown; their base is the first row.
+  virtual std::vector<PathRow> Rows(LinkId link) const = 0;
+  virtual PathTotals Totals() const = 0;
 };
 
 }  // namespace sluice::transport

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "transport/multipath/link.h"
 #include "transport/multipath/packet.h"
+#include "transport/multipath/path_totals.h"
 #include "transport/transport.h"
 
 namespace sluice::transport::multipath {
@@ -40,6 +41,7 @@ class PathDriver {
   struct NewPath {
     PathId path = 0;
     PathInfo info;
+    std::string rail;   // of this host: "mlx5_0:1"
     std::string what;   // for people
     bool lost = false;  // it broke here before the peer said that it was up: it is lost at once
   };
@@ -88,6 +90,10 @@ class PathDriver {
   virtual std::shared_ptr<void> Register(MutableBytes memory) = 0;
 
   virtual std::vector<Report> Reports(LinkId link) const = 0;
+  // Of all its paths that there are and were; the rails are the endpoint's to count.
+  virtual PathTotals Counters() const { return {}; }
+  // Why the last exchange made fewer paths than there could be; "" if it did not.
+  virtual std::string Trouble() const { return ""; }
 };
 
 }  // namespace sluice::transport::multipath
