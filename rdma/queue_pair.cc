@@ -256,6 +256,8 @@ void QueuePair::Break(const absl::Status& why) {
 
 bool QueuePair::drained() const { return !broken_.ok() && sends_.empty() && receives_out_ == 0; }
 
+bool QueuePair::receives_drained() const { return !broken_.ok() && receives_out_ == 0; }
+
 TimeNs QueuePair::oldest_wait(TimeNs now) const {
   if (sends_.size() == staged_.size()) return 0;
   return std::max<TimeNs>(0, now - sends_.front().posted);

@@ -108,6 +108,7 @@ class QueuePair {
   const absl::Status& broken() const { return broken_; }
   void Break(const absl::Status& why);
   bool drained() const;  // broken, and every work request has completed
+  bool receives_drained() const;  // of them, the receives: nothing of the peer's is still to be told
 
   // How long the oldest work request in flight has waited; 0 if there is none: for a watchdog.
   TimeNs oldest_wait(TimeNs now) const;

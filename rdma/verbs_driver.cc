@@ -668,13 +668,14 @@ class Driver final : public VerbsDriver {
     });
   }
 
-  // Destroys those that are broken and have nothing more to say, and tells of them.
-  void Reap() {
+  // Destroys those that are broken and have nothing more to say, and tells of them. late: also those that have not said all
+  // within kDrain; the completion queues are empty.
+  void Reap(bool late = false) {
     const TimeNs now = clock_->Now();
     struct Dead {
       LinkId link;
       PathId path;
-      bool up;
+      bool up, certain;
       absl::Status why;
     };
     std::vector<Dead> dead;
@@ -682,12 +683,14 @@ class Driver final : public VerbsDriver {
       for (auto& [path, qp] : link.qps) {
         if (qp->qp->broken().ok()) continue;
         Breaking(*qp);
-        if (qp->qp->drained() || now - *qp->breaking >= kDrain) dead.push_back({id, path, qp->up, qp->qp->broken()});
+        if (qp->qp->drained() || (late && now - *qp->breaking >= kDrain))
+          dead.push_back({id, path, qp->up, qp->qp->receives_drained(), qp->qp->broken()});
       }
     }
     for (const Dead& one : dead) {
       Destroy(one.link, one.path);
-      if (one.up) owner_->PathBroken(one.link, one.path, one.why);
+      if (one.up && one.certain) owner_->PathBroken(one.link, one.path, one.why);
+      if (one.up && !one.certain) owner_->PathDoubtful(one.link, one.path, one.why);
     }
     if (!dead.empty()) owner_->PathsRead();
   }
@@ -780,8 +783,9 @@ class Driver final : public VerbsDriver {
       for (size_t i = 0; i < rails_.size(); ++i) {
         any |= rails_[i].down && !rails_[i].lost;
         if (rails_[i].down) LookAgain(i);
+        for (int burst = 0; burst < kMostBursts && PollOnce(i) > 0; ++burst) {}
       }
-      Reap();
+      Reap(/*late=*/true);
       if (any) ArmTick();
     });
   }

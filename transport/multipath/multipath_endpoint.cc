@@ -328,6 +328,12 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
     WaitForNextOffer(*link);
     MarkDirty(*link);
   }
+  void PathDoubtful(LinkId id, PathId path, const absl::Status& why) override {
+    if (const auto link = Grown(id)) {
+      Check(*link, absl::Status(why.code(), absl::StrCat("RDMA path ", path, " broke, and its device does not say what had arrived: ",
+                                                         why.message())));
+    }
+  }
   void PathsPossible() override {
     for (auto& [id, link] : links_) {
       if (!link->up) continue;

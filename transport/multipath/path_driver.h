@@ -33,6 +33,8 @@ class PathDriver {
     virtual void PathDone(LinkId link, PathId path, uint64_t token) = 0;
     // It has been destroyed; everything that came over it before has been told.
     virtual void PathBroken(LinkId link, PathId path, const absl::Status& why) = 0;
+    // It has been destroyed, and what came over it last is not known: the link must end, and its streams begin again.
+    virtual void PathDoubtful(LinkId link, PathId path, const absl::Status& why) = 0;
     // A rail came, or came back: worth another offer.
     virtual void PathsPossible() = 0;
     // The burst of events is over: time to send.
