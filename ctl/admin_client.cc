@@ -36,6 +36,9 @@ class Client final : public AdminClient {
   absl::StatusOr<proto::TableList> ListTables(const std::string& job) override {
     return Call<proto::TableList>(&proto::Admin::Stub::ListTables, Job(job));
   }
+  absl::StatusOr<proto::LinkList> ListLinks() override {
+    return Call<proto::LinkList>(&proto::Admin::Stub::ListLinks, proto::LinksRequest());
+  }
   absl::StatusOr<proto::Plan> GetPlan(const std::string& job) override {
     return Call<proto::Plan>(&proto::Admin::Stub::GetPlan, Job(job));
   }

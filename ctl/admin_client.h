@@ -23,6 +23,7 @@ class AdminClient {
   virtual absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) = 0;
   virtual absl::StatusOr<proto::TensorList> ListTensors(const std::string& job) = 0;
   virtual absl::StatusOr<proto::TableList> ListTables(const std::string& job) = 0;
+  virtual absl::StatusOr<proto::LinkList> ListLinks() = 0;
   virtual absl::StatusOr<proto::Plan> GetPlan(const std::string& job) = 0;
   virtual absl::StatusOr<proto::EffectiveConfig> GetConfig(const std::string& job) = 0;
   virtual absl::StatusOr<proto::EventList> ListEvents(uint64_t after, uint32_t limit) = 0;

@@ -13,7 +13,7 @@ namespace {
 
 const std::vector<std::string>& Commands() {
   static const auto* const commands = new std::vector<std::string>{
-      "status", "shards",      "workers",      "tables", "tensors", "events",  "plan",         "config", "abort", "move-shard", "rebalance",
+      "status", "shards",      "workers",      "tables", "tensors", "links",  "events",  "plan",         "config", "abort", "move-shard", "rebalance",
       "moves",  "pause-moves", "resume-moves", "cancel-moves", "drain", "undrain", "drain-status", "doctor", "codecs"};
   return *commands;
 }
@@ -167,6 +167,8 @@ Commands
                          (ID:COUNT, approximately), as servers said with their last heartbeat
   tensors                the tensors of a job: the codec that each one's gradients travel in and why, and what it was measured to
                          save and to lose (job.codec_stats_rounds), on the worker where its residual was largest
+  links                  the ways between members: one row a link and path, with kind, rail, goodput and bytes as the
+                         member saw them within the last seconds, and why a link does not use RDMA
   plan                   the plan of a job: servers, workers, tensors
   events [--follow]      what happened; --follow goes on with what happens
   config                 the scheduler's configuration and where each value came from; with --job that job's

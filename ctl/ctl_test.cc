@@ -289,6 +289,37 @@ TEST(Render, PlanShardsWorkersEventsConfig) {
   EXPECT_THAT(Render(config), HasSubstr("node.port"));
 }
 
+TEST(Render, Links) {
+  proto::LinkList list;
+  EXPECT_THAT(Render(list), HasSubstr("no member has told of its links yet"));
+  proto::MemberLinks* server = list.add_members();
+  server->set_role(proto::ROLE_SERVER);
+  server->set_id("s0");
+  EXPECT_EQ(Render(list), "no member has a link\n");
+  proto::MemberLinks* worker = list.add_members();
+  worker->set_role(proto::ROLE_WORKER);
+  worker->set_job("mnist");
+  worker->set_rank(3);
+  proto::LinkPath* base = worker->mutable_report()->add_paths();
+  base->set_peer("server s0 loop 1\n");
+  base->set_kind("tcp");
+  base->set_rail("base");
+  base->set_address("10.0.0.1:7001");
+  base->set_bytes_out(64 << 20);
+  base->set_resent(7);
+  base->set_note("this host has no RDMA device");
+  proto::LinkPath* shm = worker->mutable_report()->add_paths();
+  shm->set_link(1);
+  shm->set_kind("shm");
+  shm->set_goodput(3 << 20);
+  worker->mutable_report()->set_left_out(5);
+  EXPECT_EQ(Render(list),
+            "MEMBER        PEER               LINK  KIND  RAIL  ADDRESS          GOODPUT       OUT   IN  CHUNKS  RESENT  NOTE\n"
+            "mnist rank 3  server s0 loop 1?     0  tcp   base  10.0.0.1:7001          -  64.0 MiB  0 B       0       7  this host has no RDMA device\n"
+            "mnist rank 3                        1  shm   -                    3.0 MiB/s       0 B  0 B       0       0\n"
+            "5 more paths are not reported: a member names its first 128\n");
+}
+
 TEST(Render, Tensors) {
   proto::TensorList list;
   list.set_job("j");

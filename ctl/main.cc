@@ -50,6 +50,7 @@ int Once(const Arguments& a, AdminClient* client) {
     return Show(client->ListShards(a.job), a, [&](const proto::ShardList& shards) { return Render(shards, a.all); });
   if (a.command == "tensors") return Show(client->ListTensors(a.job), a);
   if (a.command == "tables") return Show(client->ListTables(a.job), a);
+  if (a.command == "links") return Show(client->ListLinks(), a);
   if (a.command == "plan") return Show(client->GetPlan(a.job), a);
   if (a.command == "config") return Show(client->GetConfig(a.job), a);
   if (a.command == "abort") return Show(client->AbortJob(a.job, a.reason), a);

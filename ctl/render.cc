@@ -171,6 +171,27 @@ std::string Render(const proto::TensorList& tensors) {
   return absl::StrCat("job ", Clean(tensors.job()), "\n", table.Text());
 }
 
+std::string Render(const proto::LinkList& links) {
+  if (links.members().empty()) return "no member has told of its links yet: it does so every few seconds\n";
+  Table table({"MEMBER", "PEER", ">LINK", "KIND", "RAIL", "ADDRESS", ">GOODPUT", ">OUT", ">IN", ">CHUNKS", ">RESENT", "NOTE"});
+  uint64_t rows = 0, left_out = 0;
+  for (const proto::MemberLinks& member : links.members()) {
+    const std::string who = member.role() == proto::ROLE_SERVER ? absl::StrCat("server ", member.id())
+                                                                : absl::StrCat(member.job(), " rank ", member.rank());
+    for (const proto::LinkPath& path : member.report().paths()) {
+      ++rows;
+      table.Add({who, path.peer(), absl::StrCat(path.link()), path.kind(), path.rail().empty() ? "-" : path.rail(), path.address(),
+                 path.goodput() > 0 ? absl::StrCat(Bytes(static_cast<uint64_t>(path.goodput())), "/s") : "-",
+                 Bytes(path.bytes_out()), Bytes(path.bytes_in()), absl::StrCat(path.chunks()), absl::StrCat(path.resent()),
+                 path.note()});
+    }
+    left_out += member.report().left_out();
+  }
+  std::string text = rows == 0 ? "no member has a link\n" : table.Text();
+  if (left_out > 0) absl::StrAppend(&text, left_out, " more paths are not reported: a member names its first 128\n");
+  return text;
+}
+
 std::string Render(const proto::Plan& plan) {
   std::string text =
       absl::StrCat("job ", plan.job(), " \"", Clean(plan.config().name()), "\", plan version ", plan.version(), ", ",

@@ -14,6 +14,7 @@ std::string Render(const proto::ShardList& shards, bool all = false);   // witho
 std::string Render(const proto::WorkerList& workers);
 std::string Render(const proto::TableList& tables);
 std::string Render(const proto::TensorList& tensors);
+std::string Render(const proto::LinkList& links);
 std::string Render(const proto::Plan& plan);
 std::string Render(const proto::EffectiveConfig& config);
 std::string Render(const proto::MoveList& moves);

@@ -70,6 +70,7 @@ class SchedulerCore {
   virtual absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) const = 0;
   virtual absl::StatusOr<proto::TableList> ListTables(const std::string& job) const = 0;
   virtual absl::StatusOr<proto::TensorList> ListTensors(const std::string& job) const = 0;
+  virtual proto::LinkList ListLinks() const = 0;
   virtual absl::StatusOr<proto::Plan> GetPlan(const std::string& job) const = 0;
   virtual absl::StatusOr<proto::Plan> GetPlanByNumber(uint32_t job) const = 0;
   virtual absl::StatusOr<proto::JobConfig> GetJobConfig(const std::string& job) const = 0;

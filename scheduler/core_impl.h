@@ -65,6 +65,7 @@ struct Live {
   bool restored = false;        // from the state file, and not heard since this process started
   TimeNs gone = 0;              // session is 0: when its stream ended
   proto::Heartbeat heartbeat;   // of the last one: round, bytes, what it waits for
+  std::optional<proto::LinkReport> links = std::nullopt;   // as it said last, within the bounds of transport/control/link_report.h
 
   bool Alive() const { return session != 0 || unseen; }
 };
@@ -182,6 +183,7 @@ class CoreImpl final : public SchedulerCore {
   absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) const override;
   absl::StatusOr<proto::TableList> ListTables(const std::string& job) const override;
   absl::StatusOr<proto::TensorList> ListTensors(const std::string& job) const override;
+  proto::LinkList ListLinks() const override;
   absl::StatusOr<proto::Plan> GetPlan(const std::string& job) const override;
   absl::StatusOr<proto::Plan> GetPlanByNumber(uint32_t job) const override;
   absl::StatusOr<proto::JobConfig> GetJobConfig(const std::string& job) const override;

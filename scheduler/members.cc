@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "scheduler/core_impl.h"
+#include "transport/control/link_report.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -49,6 +50,7 @@ void CoreImpl::OnHeartbeat(SessionId session, const proto::Heartbeat& heartbeat)
   live->heartbeat.set_wire_bytes_in(heartbeat.wire_bytes_in());
   live->heartbeat.set_wire_bytes_out(heartbeat.wire_bytes_out());
   live->heartbeat.set_waiting_for(Clip(heartbeat.waiting_for()));
+  if (heartbeat.has_links()) control::AddReport(heartbeat.links(), &live->links.emplace());
   if (state.role == proto::ROLE_SERVER) {
     TakeTables(state.server, heartbeat);
     TakeReplicas(state.server, heartbeat);

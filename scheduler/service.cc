@@ -262,6 +262,11 @@ class AdminService final : public proto::Admin::CallbackService {
     return Answer(context, host_, response,
                   [job = request->job()](SchedulerCore& core) { return core.ListTables(job); });
   }
+  grpc::ServerUnaryReactor* ListLinks(grpc::CallbackServerContext* context, const proto::LinksRequest*,
+                                      proto::LinkList* response) override {
+    return Answer(context, host_, response,
+                  [](SchedulerCore& core) -> absl::StatusOr<proto::LinkList> { return core.ListLinks(); });
+  }
   grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context, const proto::JobRequest* request,
                                     proto::Plan* response) override {
     return Answer(context, host_, response, [job = request->job()](SchedulerCore& core) { return core.GetPlan(job); });

@@ -151,6 +151,31 @@ absl::StatusOr<proto::ShardList> CoreImpl::ListShards(const std::string& name) c
   return list;
 }
 
+proto::LinkList CoreImpl::ListLinks() const {
+  proto::LinkList list;
+  for (const auto& [id, server] : servers_) {
+    if (server.live.session == 0 || !server.live.links.has_value()) continue;
+    proto::MemberLinks* member = list.add_members();
+    member->set_role(proto::ROLE_SERVER);
+    member->set_id(id);
+    member->set_rank(-1);
+    *member->mutable_report() = *server.live.links;
+  }
+  for (const auto& [number, job] : jobs_) {
+    for (uint32_t rank = 0; rank < job.workers.size(); ++rank) {
+      const Live& live = job.workers[rank];
+      if (live.session == 0 || !live.links.has_value()) continue;
+      proto::MemberLinks* member = list.add_members();
+      member->set_role(proto::ROLE_WORKER);
+      member->set_id(job.record.workers(static_cast<int>(rank)).id());
+      member->set_job(job.name());
+      member->set_rank(static_cast<int32_t>(rank));
+      *member->mutable_report() = *live.links;
+    }
+  }
+  return list;
+}
+
 absl::StatusOr<proto::WorkerList> CoreImpl::ListWorkers(const std::string& name) const {
   SLUICE_ASSIGN_OR_RETURN(const JobState* job, FindJob(name));
   proto::WorkerList list;

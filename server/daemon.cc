@@ -15,6 +15,7 @@
 #include "base/link_rate.h"
 #include "base/status_macros.h"
 #include "base/version.h"
+#include "transport/control/link_report.h"
 
 namespace sluice::server {
 namespace {
@@ -43,7 +44,8 @@ Daemon::Daemon(const proto::Config& config)
     : config_(config),
       id_(config.node().id().empty() ? HostAndPid() : config.node().id()),
       log_(absl::StrCat("server ", id_)),
-      registry_({{"role", "server"}, {"server", id_}}) {}
+      registry_({{"role", "server"}, {"server", id_}}),
+      path_metrics_(&clock_) {}
 
 Daemon::~Daemon() {
   drain_.reset();     // before the loop that its answer is posted to
@@ -313,6 +315,12 @@ void Daemon::FillHeartbeat(proto::Heartbeat* heartbeat) {
     for (const proto::ShardCost& shard : stats.costs)
       if (cost->shards_size() < kMaxCosts) *cost->add_shards() = shard;
   }
+  if (beats_++ % control::kBeatsPerReport == 0) {
+    for (const auto& lane : lanes_) {
+      const auto report = lane->stats().link_report;
+      if (report != nullptr) control::AddReport(*report, heartbeat->mutable_links());
+    }
+  }
   heartbeat->mutable_cost()->set_link_bytes(link_bytes_);
   FillTables(Tables(), heartbeat);
   const bool ready = report_.request != 0 && report_.lanes_missing == 0 &&
@@ -336,6 +344,13 @@ std::vector<TableStats> Daemon::Tables() const {
 // --- metrics
 
 void Daemon::AddMetrics() {
+  registry_.AddSampler([this](MetricSamples* out) {
+    transport::PathTotals sum;
+    for (const auto& lane : lanes_) {
+      if (const auto paths = lane->stats().paths; paths != nullptr) sum.Add(*paths);
+    }
+    path_metrics_.Sample(sum, out);
+  });
   registry_.AddSampler([this](MetricSamples* out) { SampleTables(Tables(), out); });
   registry_.AddSampler([this](MetricSamples* out) {
     for (size_t i = 0; i < lanes_.size(); ++i) {

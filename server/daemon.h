@@ -32,6 +32,7 @@
 #include "server/drain.h"
 #include "server/grpc_service.h"
 #include "server/lane.h"
+#include "rdma/path_metrics.h"
 #include "server/plan_store.h"
 #include "server/table_stats.h"
 #include "transport/control/grpc_session.h"
@@ -83,6 +84,7 @@ class Daemon final : private control::MemberCore::Listener {
   std::unique_ptr<Tracer> tracer_;                  // null: off
   PlanStore plans_;
   MetricsRegistry registry_;
+  rdma::PathMetrics path_metrics_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::unique_ptr<GrpcService> service_;
   std::unique_ptr<MetricsHttp> metrics_;
@@ -108,7 +110,7 @@ class Daemon final : private control::MemberCore::Listener {
     TimeNs said = 0;
   };
   std::map<size_t, Wait> waits_;                    // by lane; lanes_.size() is the scheduler's stream
-  uint64_t ticks_ = 0;
+  uint64_t ticks_ = 0, beats_ = 0;
 };
 
 }  // namespace sluice::server

@@ -1,5 +1,6 @@
 #include "server/lane.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,6 +10,7 @@
 #include "base/status_macros.h"
 #include "rdma/configure.h"
 #include "transport/auto/auto_endpoint.h"
+#include "transport/control/link_report.h"
 #include "transport/hello.h"
 
 namespace sluice::server {
@@ -146,14 +148,30 @@ void Lane::Join() {
 void Lane::Tick() {
   if (!stopping_) core_->OnTick();
   if (ticks_ % kTableTicks == 0) tables_ = std::make_shared<const std::vector<TableStats>>(core_->table_stats());
+  if (ticks_ % kTableTicks == 0) LookAtPaths();
   if (ticks_++ % kPublishTicks == 0) Publish();
   loop_->After(kTick, [this] { Tick(); });
+}
+
+void Lane::LookAtPaths() {
+  paths_ = std::make_shared<const transport::PathTotals>(endpoint_->Totals());
+  auto report = std::make_shared<proto::LinkReport>();
+  std::vector<LinkId> links;
+  for (const auto& [link, state] : links_) links.push_back(link);
+  std::sort(links.begin(), links.end());
+  for (const LinkId link : links) {
+    const bool full = report->paths_size() >= control::kMaxReportedPaths;   // then it is only counted, as one path
+    control::AddLink(links_[link].name, full ? std::vector<transport::PathRow>(1) : endpoint_->Rows(link), report.get());
+  }
+  link_report_ = std::move(report);
 }
 
 void Lane::Publish() {
   LaneStats stats;
   stats.core = core_->stats();
   stats.tables = tables_;
+  stats.paths = paths_;
+  stats.link_report = link_report_;
   stats.replicas = core_->ReplicaStates();
   stats.costs = core_->costs();
   if (options_.config->data().spin_us() == 0) stats.cpu_us = static_cast<uint64_t>(ThreadCpuTime() / kMicrosecond);
@@ -180,7 +198,8 @@ void Lane::OnUp(LinkId link, const Hello& peer) {
   const transport::LinkStats wire = endpoint_->Stats(link);
   LinkState& state = links_[link];
   state.net = wire.kind == "tcp";
-  state.peer = absl::StrCat(transport::DebugString(peer), " over ", wire.kind, " from ", wire.peer);
+  state.name = transport::DebugString(peer);
+  state.peer = absl::StrCat(state.name, " over ", wire.kind, " from ", wire.peer);
   log_.Info(state.peer, " connected");
   core_->OnUp(link, peer);
 }

@@ -21,10 +21,12 @@
 #include "base/metrics.h"
 #include "base/trace.h"
 #include "proto/config.pb.h"
+#include "proto/control.pb.h"
 #include "proto/plan.pb.h"
 #include "server/core.h"
 #include "server/lane_trace.h"
 #include "server/table_stats.h"
+#include "transport/auto/auto_endpoint.h"
 #include "transport/loop.h"
 #include "transport/transport.h"
 
@@ -49,6 +51,8 @@ struct LaneStats {
   std::shared_ptr<const std::vector<TableStats>> tables;   // by job and tensor; null before the first look at them
   std::vector<proto::ReplicaState> replicas;  // copies that the plans have not in sync
   std::vector<proto::ShardCost> costs;
+  std::shared_ptr<const transport::PathTotals> paths;    // as tables, null before the first look
+  std::shared_ptr<const proto::LinkReport> link_report;
 };
 
 class Lane final : private transport::Handler {
@@ -72,6 +76,7 @@ class Lane final : private transport::Handler {
   absl::Status Listen();
   void Tick();
   void Publish();
+  void LookAtPaths();
   void EndWhenQuiet();
 
   void OnUp(transport::LinkId link, const transport::Hello& peer) override;
@@ -86,13 +91,14 @@ class Lane final : private transport::Handler {
   transport::Address address_;
   std::unique_ptr<transport::Loop> loop_;
   std::unique_ptr<LaneTrace> trace_;
-  std::unique_ptr<transport::Endpoint> endpoint_;
+  std::unique_ptr<transport::AutoEndpoint> endpoint_;
   std::unique_ptr<ServerCore> core_;          // null once the lane has stopped
   std::thread thread_;
   Published<LaneStats> published_;
 
   struct LinkState {
     std::string peer;
+    std::string name;                         // of it, without how it came
     bool net = false;                         // over TCP
     uint64_t bytes_in = 0, bytes_out = 0;     // as last sampled
   };
@@ -101,6 +107,8 @@ class Lane final : private transport::Handler {
   uint64_t net_closed_in_ = 0, net_closed_out_ = 0;
   uint64_t refused_peers_ = 0;
   std::shared_ptr<const std::vector<TableStats>> tables_;   // as last published
+  std::shared_ptr<const transport::PathTotals> paths_;
+  std::shared_ptr<const proto::LinkReport> link_report_;
   LogLimit refused_limit_;
   uint64_t ticks_ = 0;
   bool stopping_ = false;

@@ -12,6 +12,7 @@
 #include "compression/policy.h"
 #include "rdma/configure.h"
 #include "transport/auto/auto_endpoint.h"
+#include "transport/control/link_report.h"
 #include "worker/calibration.h"
 #include "worker/codec_speed.h"
 #include "worker/codec_stats.h"
@@ -21,6 +22,7 @@ namespace sluice::worker {
 namespace {
 
 constexpr TimeNs kTick = 20 * kMillisecond;
+constexpr uint64_t kPathTicks = 25;
 
 // Rises from life to life; the scheduler names another one in Welcome if it knows better.
 uint32_t Incarnation() {
@@ -75,7 +77,8 @@ class Runtime::Tracing : public WorkerObserver {
 Runtime::Runtime(const proto::Config& config)
     : config_(config),
       log_(absl::StrCat("worker ", config.job().name())),
-      registry_({{"role", "worker"}, {"job", config.job().name()}}) {}
+      registry_({{"role", "worker"}, {"job", config.job().name()}}),
+      path_metrics_(&clock_) {}
 
 absl::Status CheckMember(const proto::JobConfig& job, int rank) {
   SLUICE_RETURN_IF_ERROR(compression::CheckCodecConfig(job));
@@ -136,6 +139,7 @@ absl::Status Runtime::Init(int rank, const ControlStream::Factory& make_stream) 
     SLUICE_ASSIGN_OR_RETURN(const std::vector<std::string> codecs, compression::AutoCodecs(config_.job()));
     options.codec_speeds = MeasureCodecSpeeds(codecs);
   }
+  options.add_to_heartbeat = [this](proto::Heartbeat* heartbeat) { AddLinks(heartbeat); };
   options.report = [this](const std::string& text) { log_.Warn(text); };
   control::MemberCore::Output output;
   output.send = [this](const proto::MemberMessage& message) { stream_->Send(message); };
@@ -173,6 +177,7 @@ void Runtime::Tick() {
   if (endpoint_ == nullptr) return;
   core_->OnTick();
   published_.Set(core_->stats());
+  if (ticks_++ % kPathTicks == 0) published_paths_.Set(endpoint_->Totals());
   if (const CodecStats& codecs = core_->codec_stats(); codecs.version() != published_codecs_version_) {
     published_codecs_version_ = codecs.version();
     std::vector<TensorCodec> tensors;
@@ -180,6 +185,11 @@ void Runtime::Tick() {
     published_codecs_.Set(std::move(tensors));
   }
   loop_->After(kTick, [this] { Tick(); });
+}
+
+void Runtime::AddLinks(proto::Heartbeat* heartbeat) {
+  if (endpoint_ == nullptr || beats_++ % control::kBeatsPerReport != 0) return;
+  for (const auto& [link, peer] : core_->links()) control::AddLink(peer, endpoint_->Rows(link), heartbeat->mutable_links());
 }
 
 // The core does a bounded amount a turn, so that frames flow meanwhile: another turn at once if there is more, and one
@@ -245,6 +255,7 @@ absl::Status Runtime::StartMetrics() {
     out->Gauge({"sluice_worker_round", "Largest round that was finished", "rounds"},
                static_cast<double>(stats.max_round));
   });
+  registry_.AddSampler([this](MetricSamples* out) { path_metrics_.Sample(published_paths_.Get(), out); });
   SLUICE_ASSIGN_OR_RETURN(metrics_http_,
                           MetricsHttp::Start(config_.node().listen(), config_.node().metrics_port(), &registry_));
   log_.Info("metrics at http://", config_.node().listen(), ":", metrics_http_->port(), "/metrics");

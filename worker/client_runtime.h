@@ -20,6 +20,8 @@
 #include "base/metrics_http.h"
 #include "base/trace.h"
 #include "proto/config.pb.h"
+#include "rdma/path_metrics.h"
+#include "transport/auto/auto_endpoint.h"
 #include "transport/loop.h"
 #include "transport/transport.h"
 #include "worker/core.h"
@@ -91,6 +93,7 @@ class Runtime {
   absl::Status StartMetrics();
   void Tick();
   void TurnEnd();
+  void AddLinks(proto::Heartbeat* heartbeat);
 
   const proto::Config config_;
   SteadyClock clock_;
@@ -104,6 +107,8 @@ class Runtime {
   };
   Published<WorkerStats> published_;
   Published<std::vector<TensorCodec>> published_codecs_;
+  Published<transport::PathTotals> published_paths_;
+  rdma::PathMetrics path_metrics_;
   uint64_t published_codecs_version_ = 0;
   std::unique_ptr<MetricsHttp> metrics_http_;
   std::unique_ptr<transport::Loop> loop_;
@@ -112,7 +117,8 @@ class Runtime {
   std::shared_ptr<Device> device_;
   int device_number_ = -1;
   std::unique_ptr<WorkerCore> core_;  // outlives the endpoint, whose handler it is
-  std::unique_ptr<transport::Endpoint> endpoint_;
+  std::unique_ptr<transport::AutoEndpoint> endpoint_;
+  uint64_t ticks_ = 0, beats_ = 0;
   std::unique_ptr<ControlStream> stream_;
   bool turn_wanted_ = false;    // a timer is set that makes another turn at once
   TimeNs turn_at_ = INT64_MAX;  // the earliest timer that is set for NextDeadline

@@ -230,6 +230,7 @@ void CoreImpl::FillHeartbeat(proto::Heartbeat* heartbeat) {
   heartbeat->set_plain_bytes(env_.plain_traffic.bytes());
   heartbeat->set_plain_busy_us(static_cast<uint64_t>(env_.plain_traffic.busy(clock_->Now()) / kMicrosecond));
   if (loss_.has_value()) heartbeat->set_loss(*loss_);
+  if (options_.add_to_heartbeat) options_.add_to_heartbeat(heartbeat);
 }
 
 void CoreImpl::WarnOfResidual(const proto::TensorCodecState& state) {

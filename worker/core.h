@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -95,6 +96,7 @@ struct WorkerCoreOptions {
   WorkerObserver* observer = nullptr;
   std::shared_ptr<Calibration> calibration;      // null: not wanted
   std::vector<proto::CodecSpeed> codec_speeds;   // as measured on this machine, for job.codec = auto
+  std::function<void(proto::Heartbeat*)> add_to_heartbeat;   // what the shell knows and the core does not; null: nothing
   // Called on problems that a person should see (a wait that is long, a peer that went); rate-limited by the core.
   std::function<void(const std::string&)> report;
 };
@@ -153,6 +155,8 @@ class WorkerCore : public transport::Handler, public control::MemberCore::Listen
   virtual absl::Status Restore(ConstBytes snapshot) = 0;
 
   virtual WorkerStats stats() const = 0;
+  // Links to servers that are up, and to whom.
+  virtual std::vector<std::pair<transport::LinkId, std::string>> links() const = 0;
   virtual const CodecStats& codec_stats() const = 0;
   // Rules with the calibrated ranges of all tensors that the policy compresses, one a line; "" without a calibration.
   virtual std::string CalibratedRules() const = 0;

@@ -178,6 +178,16 @@ uint64_t Links::bytes_out() const {
   return sum;
 }
 
+std::vector<std::pair<transport::LinkId, std::string>> Links::Up() const {
+  std::vector<std::pair<transport::LinkId, std::string>> up;
+  for (const auto& [key, lane] : lanes_) {
+    for (const Connection& connection : lane.connections) {
+      if (connection.up) up.emplace_back(connection.link, absl::StrCat("server ", lane.server_id, " loop ", key.second));
+    }
+  }
+  return up;
+}
+
 std::string Links::Kinds() const {
   std::set<std::string> kinds;
   for (const auto& [link, where] : by_link_) {

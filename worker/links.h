@@ -39,6 +39,8 @@ class Links {
   void OnTick();                              // tries again what is due, polls the counters
   void CloseAll(const absl::Status& reason);  // and makes no new ones
 
+  // All that are up, with whom they lead to.
+  std::vector<std::pair<transport::LinkId, std::string>> Up() const;
   std::string Describe(LaneKey lane) const;  // "server s1 lane 0 at 10.0.0.2:7001"
   std::string Trouble(LaneKey lane) const;   // "" if a link is up; else since when it is not, and why
   uint64_t bytes_in() const;

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import time
 
 # Only this thread and Python's own subprocess module fork; gRPC's handlers for it would only complain.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
@@ -207,3 +208,42 @@ class Documented(TestCase):
                 service, _, method = name.rpartition(".")
                 answer = port.call(service, method, lambda message, body=body: text_format.Parse(body, message))
                 self.assertTrue(answer.ListFields(), "an empty answer")
+
+
+class Links(TestCase):
+    """What `sluicectl links` shows while a job runs."""
+
+    def links(self, cluster, wanted):
+        """The paths that members report, by (role, rank), once `wanted` holds for them."""
+        end = time.monotonic() + DEADLINE
+        while True:
+            members = json.loads(cluster.ctl("links", "--json"))["members"]
+            found = {(member["role"], member["rank"]): member["report"]["paths"] for member in members if "report" in member}
+            if wanted(found):
+                return found
+            self.assertLess(time.monotonic(), end, "members report %r" % found)
+
+    def test_links_over_tcp_are_one_path_that_says_why(self):
+        with Cluster(servers=1) as cluster:
+            for rank in (0, 1):
+                cluster.start_worker(rank, train_args(cluster, epochs=100000, data__transport="tcp"))
+            found = self.links(cluster, lambda f: len(f.get(("ROLE_SERVER", -1), [])) == 2 and all(
+                f.get(("ROLE_WORKER", rank)) and int(f["ROLE_WORKER", rank][0]["bytes_out"]) > 0 for rank in (0, 1)))
+            for rank in (0, 1):
+                (path,) = found["ROLE_WORKER", rank]
+                self.assertEqual((path["kind"], path["rail"], path["peer"]), ("tcp", "base", "server server-0 loop 0"))
+                self.assertEqual(path["note"], "TCP was asked for (data.transport)")
+            self.assertEqual([path["kind"] for path in found["ROLE_SERVER", -1]], ["tcp", "tcp"])
+            self.assertRegex(cluster.ctl("links"), r"test rank 1 +server server-0 loop 0 +0 +tcp +base +127.0.0.1:\d+")
+
+    def test_a_second_network_is_a_second_path_of_the_same_link(self):
+        server = ["--node.listen=0.0.0.0", "--node.advertise=127.0.0.1", "--node.rails=127.0.0.2", "--rdma.chunk_bytes=65536"]
+        with Cluster(servers=1, server_args=server) as cluster:
+            cluster.start_worker(0, train_args(cluster, workers=1, epochs=100000, hidden=16384, data__transport="tcp",
+                                               rdma__chunk_bytes=65536))
+            found = self.links(cluster, lambda f: len(f.get(("ROLE_WORKER", 0), [])) == 2 and all(
+                int(path["bytes_out"]) > 0 and int(path["chunks"]) > 0 for path in f["ROLE_WORKER", 0]))
+            base, further = found["ROLE_WORKER", 0]
+            self.assertEqual((base["kind"], base["rail"], further["kind"], further["rail"]), ("tcp", "base", "tcp", "further"))
+            self.assertEqual(base["link"], further["link"])
+            self.assertEqual(further["address"], "127.0.0.2")
