@@ -581,6 +581,7 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
       link->last_connection = path;
       further_[id] = {base, path};
       link->connections[path] = id;
+      link->hosts[path] = tcp_->Stats(id).peer;
       ConnectionUp(*link, path);
       return;
     }
@@ -596,6 +597,7 @@ class Impl final : public MultipathEndpoint, public Handler, public PathDriver::
 
   void ConnectionDown(GrownLink& link, PathId path, const absl::Status& reason) {
     link.connections.erase(path);
+    link.hosts.erase(path);
     if (link.core == nullptr || !link.up) return;
     Log(absl::StrCat("link to ", Name(link), ": a further connection is down: ", reason.message()));
     if (link.core->HasPath(path)) LosePath(link, path);
