@@ -202,22 +202,24 @@ class MultipathLink {
   void FlushPacket();
   void Post(PathId id, Path& path, uint64_t sequence, std::vector<std::byte> bytes);
   void SendCredits();
-  void SendLost();
   void Resend();
   bool Announce();
   bool TakeFrames();
   bool TakeFragments(OutFrame& frame);
+  void FrameDone(OutFrame& frame);
+  void SendAll(TimeNs now);
+  uint64_t HeldByPeer() const;
+
+  // link_paths.cc
+  void SendLost();
   bool OpenChunks(const std::shared_ptr<OutFrame>& frame);
   bool IssueChunks(TimeNs now);
   Path* Choose(const OutChunk& chunk, TimeNs now, PathId* chosen, SlotTarget* target);
   bool AnyWay(const OutFrame& frame);
   void ChunkDone(const OutChunk& chunk);
-  void FrameDone(OutFrame& frame);
   void Unfly(SlotId slot);
   void Settle(PathId id, Path& path);
   void CountStalls(TimeNs now);
-  void SendAll(TimeNs now);
-  uint64_t HeldByPeer() const;
 
   // link_receive.cc
   absl::Status InOrder(ConstBytes packet);
