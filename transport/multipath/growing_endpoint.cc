@@ -1,0 +1,294 @@
+// How links get their paths: steps 1 to 5 of multipath_endpoint.h.
+#include "transport/multipath/growing_endpoint.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "proto/rails.pb.h"
+#include "transport/hello.h"
+
+namespace sluice::transport::multipath {
+
+void GrowingEndpoint::Tell(LinkId link, Aux aux, ConstBytes payload) {
+  FrameHeader header;
+  header.type = FrameType::kTransport;
+  header.aux = aux;
+  header.payload_bytes = static_cast<uint32_t>(payload.size());
+  header.total_bytes = payload.size();
+  tcp_->Send(link, header, payload, 0);
+}
+
+void GrowingEndpoint::TellPaths(GrownLink& link) {
+  const bool rdma = driver_ != nullptr && driver_->Usable();
+  if (!rdma && options_.rails.empty()) return;
+  if (link.token == 0) link.token = random_() | 1;
+  proto::PathsPossible possible;
+  possible.set_version(kVersion);
+  possible.set_rdma(rdma);
+  for (const std::string& host : options_.rails) possible.add_tcp_hosts(host);
+  possible.set_tcp_port(port());
+  possible.set_token(link.token);
+  Tell(link.id, kPaths, AsBytes(possible.SerializeAsString()));
+}
+
+void GrowingEndpoint::Grow(GrownLink& link) {
+  if (link.core != nullptr) return;
+  link.before = tcp_->Stats(link.id);
+  link.owner = std::make_unique<CoreOwner>(this, link.id);
+  link.core = std::make_unique<MultipathLink>(link.owner.get(), limits(), options_.chunk_bytes);
+  link.core->PathUp(kBasePath, {.tier = 0}, clock_->Now());
+  link.core->Begin();
+  // Slots that the peer knows by frames before the first packet, too.
+  for (const auto& [slot, memory] : link.slots) AnnounceSlot(link, slot, memory);
+  MarkDirty(link);
+  if (tick_timer_ == 0) ArmTick();
+}
+
+void GrowingEndpoint::AnnounceSlot(GrownLink& link, SlotId slot, MutableBytes memory) {
+  std::vector<SlotTarget> targets;
+  if (driver_ != nullptr) targets = driver_->Targets(link.id, link.job(), memory);
+  const bool remote = !targets.empty();
+  for (const auto& [path, connection] : link.connections) {
+    if (!link.core->HasPath(path)) continue;
+    const SlotId its = tcp_->OpenSlot(connection, memory);
+    further_slots_[slot].emplace_back(connection, its);
+    targets.push_back({kConnectionGroup | path, its, 0});
+  }
+  link.core->OpenSlot(slot, memory, std::move(targets), remote);
+}
+
+void GrowingEndpoint::Wither(GrownLink& link) {
+  link.up = false;
+  if (driver_ != nullptr) driver_->DropLink(link.id);
+  for (const auto& [path, connection] : std::exchange(link.connections, {})) {
+    further_.erase(connection);
+    tcp_->Close(connection, absl::CancelledError("the link that it belongs to has ended"));
+  }
+  for (const auto& [slot, memory] : link.slots) further_slots_.erase(slot);
+  if (link.core == nullptr) return;
+  for (const uint64_t cookie : link.core->Stop()) link.cookies_at_down.push_back(cookie);
+}
+
+void GrowingEndpoint::OnTransportFrame(LinkId id, const FrameHeader& header, Payload payload) {
+  if (const auto further = further_.find(id); further != further_.end()) {
+    return OnFurtherFrame(id, further->second, header, payload.size() > 0);
+  }
+  const auto link = Hold(id);
+  if (link == nullptr || !link->up) return;
+  const ConstBytes bytes = payload.bytes();
+  absl::Status status;
+  switch (header.aux) {
+    case kPaths: status = OnPaths(*link, bytes); break;
+    case kPacket:
+      Grow(*link);
+      status = link->core->OnPacket(kBasePath, bytes);
+      break;
+    case kChunk:
+      if (link->core != nullptr && !bytes.empty()) status = link->core->OnChunk(kBasePath, static_cast<uint32_t>(header.aux64));
+      break;
+    case kOffer: status = OnOffer(*link, bytes); break;
+    case kProposal: status = OnProposal(*link, bytes); break;
+    case kAcceptance: status = OnAcceptance(*link, bytes); break;
+    case kReady: status = OnReady(*link, bytes); break;
+    default: return;   // of a later version
+  }
+  Check(*link, status);
+}
+
+absl::Status GrowingEndpoint::OnPaths(GrownLink& link, ConstBytes bytes) {
+  proto::PathsPossible possible;
+  if (!link.connector || !possible.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+    return absl::InvalidArgumentError("a PATHS message that cannot be read, or from the wrong side");
+  if (possible.version() != kVersion) {
+    Log(absl::StrCat("link to ", Name(link), ": the peer speaks version ", possible.version(),
+                     " of paths, this process ", kVersion, ": plain TCP"));
+    link.why_tcp = absl::StrCat("the peer speaks version ", possible.version(), " of paths, this process ", kVersion);
+    return absl::OkStatus();
+  }
+  link.peer_has_rdma = possible.rdma();
+  const bool rdma = possible.rdma() && driver_ != nullptr && driver_->Usable();
+  if (possible.rdma() && !rdma && !std::exchange(told_no_rdma_, true)) {
+    Log(absl::StrCat("link to ", Name(link), ": the peer has RDMA, this process has no usable device: TCP "
+                     "(`sluicectl doctor` says why)"));
+  }
+  if (!rdma && possible.tcp_hosts().empty()) return absl::OkStatus();
+  Grow(link);
+  if (rdma) OfferSoon(link);
+  if (link.tcp_hosts.empty() && possible.tcp_hosts_size() > 0) {
+    link.token = possible.token();
+    link.tcp_port = possible.tcp_port();
+    for (const std::string& host : possible.tcp_hosts()) {
+      if (link.tcp_hosts.size() < kMostConnections) link.tcp_hosts.push_back(host);
+    }
+    for (const std::string& host : link.tcp_hosts) ConnectFurther(link, host);
+  }
+  return absl::OkStatus();
+}
+
+void GrowingEndpoint::ConnectFurther(GrownLink& link, const std::string& host) {
+  const PathId path = link.next_path;
+  link.next_path += 2;
+  Hello hello = link.hello;
+  hello.connection = kPathBit | path;
+  hello.job_uid = link.token;
+  const LinkId connection = tcp_->Connect({.host = host, .port = link.tcp_port, .unix_socket = {}, .host_id = {}}, hello);
+  further_[connection] = {link.id, path};
+  link.connections[path] = connection;
+  link.hosts[path] = host;
+}
+
+void GrowingEndpoint::OnFurtherAccepted(LinkId id, const Hello& peer) {
+  for (auto& [base, link] : links_) {
+    if (link->connector || !link->up || link->token == 0 || link->token != peer.job_uid) continue;
+    const PathId path = peer.connection & ~kPathBit;
+    if (path == 0 || path % 2 != 0 || link->connections.contains(path) || path <= link->last_connection ||
+        link->connections.size() >= kMostConnections)
+      break;
+    link->last_connection = path;
+    further_[id] = {base, path};
+    link->connections[path] = id;
+    link->hosts[path] = tcp_->Stats(id).peer;
+    ConnectionUp(*link, path);
+    return;
+  }
+  tcp_->Close(id, absl::NotFoundError("there is no link that this connection belongs to"));
+}
+
+void GrowingEndpoint::ConnectionUp(GrownLink& link, PathId path) {
+  Grow(link);
+  CountPathUp(link);
+  link.core->PathUp(path, {.tier = 0, .remote_group = kConnectionGroup | path, .packets = false}, clock_->Now());
+  MarkDirty(link);
+}
+
+void GrowingEndpoint::ConnectionDown(GrownLink& link, PathId path, const absl::Status& reason) {
+  link.connections.erase(path);
+  link.hosts.erase(path);
+  if (link.core == nullptr || !link.up) return;
+  Log(absl::StrCat("link to ", Name(link), ": a further connection is down: ", reason.message()));
+  if (link.core->HasPath(path)) LosePath(link, path);
+  WaitForNextOffer(link);
+  MarkDirty(link);
+}
+
+void GrowingEndpoint::OnFurtherFrame(LinkId id, Further further, const FrameHeader& header, bool landed) {
+  const auto link = Grown(further.base);
+  if (link == nullptr) return;
+  if (header.aux == kChunk) {
+    FrameHeader ack;
+    ack.type = FrameType::kTransport;
+    ack.aux = kChunkAck;
+    ack.aux64 = header.aux64;
+    tcp_->Send(id, ack, {}, 0);
+    if (landed) Check(*link, link->core->OnChunk(further.path, static_cast<uint32_t>(header.aux64)));
+  } else if (header.aux == kChunkAck) {
+    link->core->Done(further.path, multipath::kChunkToken | static_cast<uint32_t>(header.aux64), clock_->Now());
+    MarkDirty(*link);
+  }
+}
+
+LinkId GrowingEndpoint::ConnectionOf(LinkId id, PathId path) const {
+  if (path == kBasePath) return id;
+  const GrownLink& link = *links_.at(id);
+  const auto it = link.connections.find(path);
+  return it == link.connections.end() ? 0 : it->second;
+}
+
+void GrowingEndpoint::OfferSoon(GrownLink& link) {
+  link.next_offer = 0;
+  Offer(link);
+}
+
+void GrowingEndpoint::PathGone(GrownLink& link, PathId path) {
+  if (link.core->HasPath(path)) return LosePath(link, path);
+  link.core->PathUp(path, {.tier = 0, .packets = false}, clock_->Now());
+  link.core->PathLost(path, clock_->Now());
+}
+
+void GrowingEndpoint::WaitForNextOffer(GrownLink& link) {
+  if (link.backoff == 0) link.backoff = options_.reconnect;
+  link.next_offer = clock_->Now() + link.backoff;
+  link.backoff = std::min(2 * link.backoff, 16 * options_.reconnect);
+}
+
+void GrowingEndpoint::Offer(GrownLink& link) {
+  if (!link.connector || link.core == nullptr || !link.up) return;
+  const TimeNs now = clock_->Now();
+  if (link.offered.has_value() && now - *link.offered < kExchangeTimeout) return;
+  if (now < link.next_offer) return;
+  bool missing = false;
+  for (const std::string& host : link.tcp_hosts) {
+    const bool there = std::any_of(link.connections.begin(), link.connections.end(),
+                                   [&](const auto& c) { return link.hosts[c.first] == host; });
+    if (there) continue;
+    ConnectFurther(link, host);
+    missing = true;
+  }
+  if (link.peer_has_rdma && driver_ != nullptr && driver_->Usable() && driver_->Wanting(link.id)) {
+    link.offered = now;
+    Tell(link.id, kOffer, AsBytes(driver_->Offer(link.id, link.attempt++)));
+    missing = true;
+  }
+  if (missing) WaitForNextOffer(link);
+}
+
+absl::Status GrowingEndpoint::OnOffer(GrownLink& link, ConstBytes offer) {
+  if (link.connector) return absl::InvalidArgumentError("an RDMA offer from the wrong side");
+  Grow(link);
+  if (driver_ == nullptr) return absl::OkStatus();
+  SLUICE_ASSIGN_OR_RETURN(const std::string proposal, driver_->Propose(link.id, link.job(), offer, [&] {
+    return std::exchange(link.next_path, link.next_path + 2);
+  }));
+  Tell(link.id, kProposal, AsBytes(proposal));
+  return absl::OkStatus();
+}
+
+absl::Status GrowingEndpoint::OnProposal(GrownLink& link, ConstBytes proposal) {
+  if (!link.offered.has_value() || driver_ == nullptr) return absl::OkStatus();   // an old one
+  SLUICE_ASSIGN_OR_RETURN(const PathDriver::Reply reply, driver_->Accept(link.id, link.job(), proposal));
+  Tell(link.id, kAcceptance, AsBytes(reply.message));
+  return absl::OkStatus();
+}
+
+absl::Status GrowingEndpoint::OnAcceptance(GrownLink& link, ConstBytes acceptance) {
+  if (link.connector || driver_ == nullptr || link.core == nullptr) return absl::InvalidArgumentError("an RDMA acceptance out of turn");
+  SLUICE_ASSIGN_OR_RETURN(const PathDriver::Reply reply, driver_->Conclude(link.id, acceptance));
+  // The peer hears of them before anything travels over them.
+  Tell(link.id, kReady, AsBytes(reply.message));
+  PathsUp(link, reply.paths);
+  return absl::OkStatus();
+}
+
+absl::Status GrowingEndpoint::OnReady(GrownLink& link, ConstBytes ready) {
+  if (!link.connector || driver_ == nullptr || link.core == nullptr) return absl::InvalidArgumentError("an RDMA ready out of turn");
+  link.offered.reset();
+  SLUICE_ASSIGN_OR_RETURN(const std::vector<PathDriver::NewPath> paths, driver_->Ready(link.id, ready));
+  for (const PathDriver::NewPath& path : paths) {
+    if (path.lost && (path.path % 2 == 0 || link.core->HasPath(path.path) || ++link.paths_missed > kMostPathsMissed))
+      return absl::InvalidArgumentError("an RDMA ready for a path that was not made");
+  }
+  PathsUp(link, paths);
+  return absl::OkStatus();
+}
+
+void GrowingEndpoint::PathsUp(GrownLink& link, const std::vector<PathDriver::NewPath>& paths) {
+  bool any = false;
+  for (const PathDriver::NewPath& path : paths) {
+    if (path.lost) {
+      PathGone(link, path.path);
+      continue;
+    }
+    any = true;
+    CountPathUp(link);
+    link.rails[path.path] = path.rail;
+    link.why_tcp.clear();
+    link.core->PathUp(path.path, path.info, clock_->Now());
+    Log(absl::StrCat("link to ", Name(link), ": RDMA path ", path.path, " is up, ", path.what));
+  }
+  if (any) link.last_up = clock_->Now();
+  MarkDirty(link);
+}
+
+}  // namespace sluice::transport::multipath
