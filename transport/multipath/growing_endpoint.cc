@@ -86,7 +86,12 @@ void GrowingEndpoint::OnTransportFrame(LinkId id, const FrameHeader& header, Pay
       status = link->core->OnPacket(kBasePath, bytes);
       break;
     case kChunk:
-      if (link->core != nullptr && !bytes.empty()) status = link->core->OnChunk(kBasePath, static_cast<uint32_t>(header.aux64));
+      if (link->core == nullptr) break;
+      AcknowledgeChunk(id, header);
+      if (!bytes.empty()) status = link->core->OnChunk(kBasePath, static_cast<uint32_t>(header.aux64));
+      break;
+    case kChunkAck:
+      if (link->core != nullptr) link->core->Done(kBasePath, kChunkToken | static_cast<uint32_t>(header.aux64), clock_->Now());
       break;
     case kOffer: status = OnOffer(*link, bytes); break;
     case kProposal: status = OnProposal(*link, bytes); break;
@@ -173,15 +178,21 @@ void GrowingEndpoint::ConnectionDown(GrownLink& link, PathId path, const absl::S
   MarkDirty(link);
 }
 
+// Also of one whose slot is closed: the sender waits for its memory. Kernels take bytes long before they arrive, so it is
+// this that tells the goodput of a TCP path.
+void GrowingEndpoint::AcknowledgeChunk(LinkId connection, const FrameHeader& chunk) {
+  FrameHeader ack;
+  ack.type = FrameType::kTransport;
+  ack.aux = kChunkAck;
+  ack.aux64 = chunk.aux64;
+  tcp_->Send(connection, ack, {}, 0);
+}
+
 void GrowingEndpoint::OnFurtherFrame(LinkId id, Further further, const FrameHeader& header, bool landed) {
   const auto link = Grown(further.base);
   if (link == nullptr) return;
   if (header.aux == kChunk) {
-    FrameHeader ack;
-    ack.type = FrameType::kTransport;
-    ack.aux = kChunkAck;
-    ack.aux64 = header.aux64;
-    tcp_->Send(id, ack, {}, 0);
+    AcknowledgeChunk(id, header);
     if (landed) Check(*link, link->core->OnChunk(further.path, static_cast<uint32_t>(header.aux64)));
   } else if (header.aux == kChunkAck) {
     link->core->Done(further.path, multipath::kChunkToken | static_cast<uint32_t>(header.aux64), clock_->Now());

@@ -182,6 +182,7 @@ class GrowingEndpoint final : public MultipathEndpoint, public Handler, public P
 
   void ConnectionDown(GrownLink& link, PathId path, const absl::Status& reason);
 
+  void AcknowledgeChunk(LinkId connection, const FrameHeader& chunk);
   void OnFurtherFrame(LinkId id, Further further, const FrameHeader& header, bool landed);
 
   LinkId ConnectionOf(LinkId id, PathId path) const;

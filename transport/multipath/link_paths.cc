@@ -13,7 +13,7 @@ namespace {
 // A path that was not used for so long gets a chunk, whatever its goodput was: it may be better by now.
 constexpr TimeNs kProbeEvery = 250 * kMillisecond;
 constexpr size_t kSmallPayload = 4096;
-constexpr double kWindowSeconds = 0.005;   // of goodput that may be in flight on a path
+constexpr double kWindowSeconds = 0.02;   // of goodput that may be in flight on a path
 constexpr size_t kLeastChunks = 4, kMostChunks = 32;
 static_assert(kMostChunks < kRecentTags);
 

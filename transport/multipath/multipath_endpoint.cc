@@ -232,9 +232,7 @@ void GrowingEndpoint::OnSent(LinkId id, uint64_t cookie) {
     --link->plain_cookies;
     return handler_->OnSent(id, cookie);
   }
-  if (link->core == nullptr) return;
-  link->core->Done(kBasePath, cookie, clock_->Now());
-  MarkDirty(*link);
+  // Of a chunk: the peer's acknowledgement counts.
 }
 
 void GrowingEndpoint::OnWritable(LinkId id) {
