@@ -11,10 +11,13 @@ from cluster import Cluster, TestCase, train_args
 DATA = "/data.csv"      # in both machines; run.py puts it there
 CONTROL_PORT = 7700
 DEADLINE = 120          # seconds that any single wait may take
-# Several partitions, of which the larger ones are announced and granted and travel in stripes; a residual and momentum,
-# so that a push that is lost or applied twice in any round changes all that follows.
-SETTINGS = {"job__codec": "int8", "job__optimizer__kind": "momentum", "job__optimizer__rate": "0.02", "hidden": "128,32",
-            "batch": 8, "job__partition_bytes": "8KiB", "data__eager_bytes": 1024, "data__stripe_bytes": 4096}
+# Momentum, so that a push that is lost or applied twice in any round changes all that follows.
+COMMON = {"job__optimizer__kind": "momentum", "job__optimizer__rate": "0.02", "batch": 8, "data__eager_bytes": 1024}
+# Several partitions of some KiB with a residual: over RDMA all goes in packets.
+SMALL = {**COMMON, "job__codec": "int8", "hidden": "128,32", "job__partition_bytes": "8KiB", "data__stripe_bytes": 4096}
+# A partition of 75 KiB and one of 28, which are granted slots: over RDMA their stripes are written there.
+LARGE = {**COMMON, "job__codec": "none", "hidden": "600,32", "job__partition_bytes": "256KiB", "data__stripe_bytes": 32768}
+LARGE_BYTES = (12 + 32) * 600 * 4   # in slots, each way, of each worker and step
 WORKERS = 2
 # Emulated processors take long to answer, so a packet is sent again after 268 ms. Seven times are over before the cuts of
 # the scenarios are. A queue pair that broke is soon made again.
@@ -116,10 +119,10 @@ class Reference:
     """The same job on this machine, without faults, over TCP: its bits, rounds and applied pushes."""
     _known = {}
 
-    def __init__(self, epochs):
+    def __init__(self, settings, epochs):
         with Cluster(servers=0) as cluster:
             server = cluster.start_server(0, ["--node.metrics_port=0"])
-            arguments = train_args(cluster, WORKERS, epochs=epochs, **SETTINGS, data__transport="tcp")
+            arguments = train_args(cluster, WORKERS, epochs=epochs, **settings, data__transport="tcp")
             results = TestCase().train(cluster, WORKERS, arguments)
             self.bits = results[0]["params_hash"]
             self.accuracy = results[0]["test_accuracy"]
@@ -133,12 +136,13 @@ class Reference:
             return answer.read().decode()
 
     @classmethod
-    def of(cls, epochs):
+    def of(cls, settings, epochs):
         """Kept, as many scenarios have the same."""
-        if epochs not in cls._known:
-            cls._known[epochs] = cls(epochs)
-        return cls._known[epochs]
+        key = (settings["hidden"], epochs)
+        if key not in cls._known:
+            cls._known[key] = cls(settings, epochs)
+        return cls._known[key]
 
 
-def worker_arguments(epochs):
-    return train_args(None, WORKERS, epochs=epochs, **SETTINGS, data=DATA)
+def worker_arguments(settings, epochs):
+    return train_args(None, WORKERS, epochs=epochs, **settings, data=DATA)

@@ -87,6 +87,9 @@ class Link:
         """For example "loss 1%", "delay 2ms 1ms", "delay 3ms reorder 25% 50%"."""
         self._machine.run("/sbin/tc qdisc replace dev %s root netem limit 10000 %s" % (self._card, what))
 
+    def slow(self, megabits):
+        self.netem("rate %dmbit" % megabits)
+
     def blackhole(self):
         self.netem("loss 100%")
 

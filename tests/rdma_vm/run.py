@@ -25,7 +25,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PROGRAMS = ("ctl/sluicectl", "rdma/hardware_test", "scheduler/sluice-scheduler", "server/sluice-server",
-            "worker/sluice-worker")
+            "transport/conformance/device_test", "worker/sluice-worker")
 
 
 def parse_arguments():
@@ -44,7 +44,7 @@ def parse_arguments():
 def main():
     options = parse_arguments()
     if options.targets:
-        print(" ".join("//" + program.replace("/", ":") for program in PROGRAMS))
+        print(" ".join("//" + ":".join(program.rsplit("/", 1)) for program in PROGRAMS))
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))   # so that what was begun is cleaned up
     os.environ["SLUICE_E2E_BINARIES"] = os.path.abspath(options.binaries)
