@@ -33,6 +33,9 @@ inline constexpr TimeNs kTick = 50 * kMillisecond;
 inline constexpr TimeNs kDrain = 500 * kMillisecond;    // what has not completed by then is not waited for
 inline constexpr int kMostBursts = 64;                  // in one turn of the loop: then others have theirs
 
+// Of the packet that a path begins with; no token of a link is like it.
+inline constexpr uint64_t kProbe = ~uint64_t{0};
+
 inline std::string RailName(const Rail& rail) { return absl::StrCat(rail.device, ":", rail.port); }
 
 class QueuePairDriver final : public VerbsDriver {
@@ -114,8 +117,9 @@ class QueuePairDriver final : public VerbsDriver {
     size_t rail = 0;
     Domain* domain = nullptr;
     std::unique_ptr<QueuePair> qp;
+    bool probing = false;     // RTS at both ends, and not known yet whether anything gets through
     bool connected = false;   // RTS
-    bool up = false;          // and the peer's end too: the owner knows it
+    bool up = false;          // something has got through: the owner knows it
     bool touched = false;
     bool dropped = false;     // its link is gone
     uint32_t peer_group = 0, peer_receives = 0;
@@ -123,7 +127,9 @@ class QueuePairDriver final : public VerbsDriver {
     std::optional<TimeNs> breaking;
 
     void QpDone(QueuePair&, uint64_t cookie) override {
-      if (up && !dropped) driver->owner_->PathDone(link, path, cookie);
+      if (dropped) return;
+      if (probing && cookie == kProbe) return driver->ProbeDone(*this);
+      if (up) driver->owner_->PathDone(link, path, cookie);
     }
     void QpPacket(QueuePair&, ConstBytes packet) override {
       driver->Touch(*this);
@@ -164,6 +170,8 @@ class QueuePairDriver final : public VerbsDriver {
   absl::Status Connect(Qp& qp, const proto::RdmaQueuePair& theirs);
 
   NewPath Up(Qp& qp);
+  void Probe(Qp& qp);
+  void ProbeDone(Qp& qp);
 
   // Of an exchange that came to nothing.
   void DropUnfinished(LinkId link);

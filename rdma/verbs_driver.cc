@@ -329,7 +329,7 @@ void QueuePairDriver::Reap(bool late) {
       if (qp->qp->broken().ok()) continue;
       Breaking(*qp);
       if (qp->qp->drained() || (late && now - *qp->breaking >= kDrain))
-        dead.push_back({id, path, qp->up, qp->qp->receives_drained(), qp->qp->broken()});
+        dead.push_back({id, path, qp->up || qp->probing, qp->qp->receives_drained(), qp->qp->broken()});
     }
   }
   for (const Dead& one : dead) {

@@ -156,7 +156,7 @@ absl::StatusOr<QueuePairDriver::Reply> QueuePairDriver::Conclude(LinkId link, Co
     absl::Status status = theirs.refused().empty() ? Connect(*qp, theirs) : absl::UnavailableError(
         absl::StrCat("the peer: ", theirs.refused().substr(0, 500)));
     if (status.ok()) {
-      reply.paths.push_back(Up(*qp));
+      Probe(*qp);
       continue;
     }
     out->set_refused(std::string(status.message()));
@@ -179,9 +179,9 @@ absl::StatusOr<std::vector<QueuePairDriver::NewPath>> QueuePairDriver::Ready(Lin
       if (theirs.refused().empty()) paths.push_back({.path = theirs.path(), .info = {}, .what = "", .lost = true});
       continue;
     }
-    if (!qp->connected || qp->up) continue;
+    if (!qp->connected || qp->probing || qp->up) continue;
     if (theirs.refused().empty()) {
-      paths.push_back(Up(*qp));
+      Probe(*qp);
     } else {
       Destroy(link, theirs.path());
     }
@@ -254,6 +254,19 @@ absl::Status QueuePairDriver::Connect(Qp& qp, const proto::RdmaQueuePair& theirs
   return absl::OkStatus();
 }
 
+// Queue pairs become ready to send without a single packet's having crossed the network. So that nothing of value waits for
+// retries on a network that is dead, a path is up at this end once an empty packet has been acknowledged.
+void QueuePairDriver::Probe(Qp& qp) {
+  qp.probing = true;
+  qp.qp->Packet(transport::multipath::PacketBuilder().Take(0), kProbe);
+  Touch(qp);
+}
+
+void QueuePairDriver::ProbeDone(Qp& qp) {
+  qp.probing = false;
+  owner_->PathUp(qp.link, Up(qp));
+}
+
 QueuePairDriver::NewPath QueuePairDriver::Up(Qp& qp) {
   qp.up = true;
   return {.path = qp.path,
@@ -261,6 +274,7 @@ QueuePairDriver::NewPath QueuePairDriver::Up(Qp& qp) {
                    .remote_group = qp.peer_group,
                    .packets = true,
                    .credits = qp.peer_receives,
+                   .credits_used = 1,   // by the probe
                    .receives = qp.qp->local().receives},
           .rail = RailName(rails_[qp.rail].rail),
           .what = absl::StrCat(rails_[qp.rail].rail.ToString(), " to ", qp.peer)};
@@ -271,7 +285,7 @@ void QueuePairDriver::DropUnfinished(LinkId link) {
   if (it == links_.end()) return;
   std::vector<PathId> paths;
   for (const auto& [path, qp] : it->second.qps) {
-    if (!qp->up) paths.push_back(path);
+    if (!qp->up && !qp->probing) paths.push_back(path);
   }
   for (const PathId path : paths) Destroy(link, path);
 }

@@ -96,6 +96,7 @@ class GrowingEndpoint final : public MultipathEndpoint, public Handler, public P
   void PathPacket(LinkId id, PathId path, ConstBytes packet) override;
   void PathChunk(LinkId id, PathId path, uint32_t tag) override;
   void PathDone(LinkId id, PathId path, uint64_t token) override;
+  void PathUp(LinkId id, const PathDriver::NewPath& path) override;
   void PathBroken(LinkId id, PathId path, const absl::Status& why) override;
   void PathDoubtful(LinkId id, PathId path, const absl::Status& why) override;
   void PathsPossible() override;

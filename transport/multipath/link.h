@@ -51,6 +51,7 @@ struct PathInfo {
   uint32_t remote_group = 0;   // of the peer's slot targets (SlotTarget::group); the base path needs none
   bool packets = true;         // may be the lead
   std::optional<uint32_t> credits;  // receives that the peer has posted; none: it needs no credits
+  uint32_t credits_used = 0;        // of them, before it was up
   uint32_t receives = 0;            // that were posted here before the peer was told, with credits
 };
 
@@ -240,6 +241,7 @@ class MultipathLink {
   std::map<PathId, Path> paths_;      // also those that are lost and not settled
   uint64_t paths_lost_ = 0;
   std::vector<PathId> lost_to_tell_;
+  std::map<PathId, std::vector<uint32_t>> early_lost_;    // the peer's LOST for a path that is not up here yet
   std::map<PathId, std::deque<uint32_t>> early_recent_;   // tags that came over a path before its PathUp
 
   // sending

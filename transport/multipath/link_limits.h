@@ -16,6 +16,7 @@ inline constexpr size_t kMostHeldBytes = 32 << 20;          // the receiver's bo
 inline constexpr size_t kMostHeldFrames = 1 << 18;
 inline constexpr size_t kMostEarlyPackets = 1 << 14;
 inline constexpr size_t kMostEarlyTags = 1 << 16;
+inline constexpr size_t kMostEarlyLosses = 1 << 12;
 inline constexpr size_t kMostRemoteSlots = 1 << 18;
 
 }  // namespace sluice::transport::multipath

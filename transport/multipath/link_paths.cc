@@ -23,9 +23,14 @@ void MultipathLink::PathUp(PathId id, const PathInfo& info, TimeNs now) {
   Path& path = paths_[id];
   path.info = info;
   path.credits_granted = info.credits.value_or(0);
+  path.credits_used = info.credits_used;
   path.credits_told = info.receives;
   path.goodput.Began(false, now);
   if (auto early = early_recent_.extract(id)) path.recent = std::move(early.mapped());
+  if (auto lost = early_lost_.extract(id)) {
+    path.peer_tags = std::move(lost.mapped());
+    owner_->BreakPath(id, absl::UnavailableError("the peer has given it up"));
+  }
 }
 
 void MultipathLink::PathLost(PathId id, TimeNs now) {

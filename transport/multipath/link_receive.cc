@@ -272,7 +272,13 @@ absl::Status MultipathLink::PeerClosed(SlotId id) {
 absl::Status MultipathLink::PeerLost(PathId id, std::vector<uint32_t> tags) {
   if (id == kBasePath) return Refuse("it has lost the base path and says so over it");
   const auto it = paths_.find(id);
-  if (it == paths_.end() || it->second.peer_tags.has_value()) return absl::OkStatus();
+  if (it == paths_.end()) {
+    // One that is not up here yet, or never will be; then this is not heard of again.
+    if (early_lost_.size() >= kMostEarlyLosses) return Refuse("too many losses of paths that there are not");
+    early_lost_.emplace(id, std::move(tags));
+    return absl::OkStatus();
+  }
+  if (it->second.peer_tags.has_value()) return absl::OkStatus();
   it->second.peer_tags = std::move(tags);
   if (it->second.up) {
     owner_->BreakPath(id, absl::UnavailableError("the peer has given it up"));

@@ -264,6 +264,10 @@ void GrowingEndpoint::PathDone(LinkId id, PathId path, uint64_t token) {
   MarkDirty(*link);
 }
 
+void GrowingEndpoint::PathUp(LinkId id, const PathDriver::NewPath& path) {
+  if (const auto link = Grown(id)) PathsUp(*link, {path});
+}
+
 void GrowingEndpoint::PathBroken(LinkId id, PathId path, const absl::Status& why) {
   const auto link = Grown(id);
   if (link == nullptr) return;

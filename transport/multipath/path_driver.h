@@ -25,13 +25,22 @@ namespace sluice::transport::multipath {
 
 class PathDriver {
  public:
+  struct NewPath {
+    PathId path = 0;
+    PathInfo info;
+    std::string rail;   // of this host: "mlx5_0:1"
+    std::string what;   // for people
+    bool lost = false;  // it broke here before the peer said that it was up: it is lost at once
+  };
   class Owner {
    public:
     virtual ~Owner() = default;
     virtual void PathPacket(LinkId link, PathId path, ConstBytes packet) = 0;
     virtual void PathChunk(LinkId link, PathId path, uint32_t tag) = 0;
     virtual void PathDone(LinkId link, PathId path, uint64_t token) = 0;
-    // It has been destroyed; everything that came over it before has been told.
+    // A path of an exchange that has ended is up at this end. The peer may have sent over it before.
+    virtual void PathUp(LinkId link, const NewPath& path) = 0;
+    // It has been destroyed, perhaps before it was up here; everything that came over it before has been told.
     virtual void PathBroken(LinkId link, PathId path, const absl::Status& why) = 0;
     // It has been destroyed, and what came over it last is not known: the link must end, and its streams begin again.
     virtual void PathDoubtful(LinkId link, PathId path, const absl::Status& why) = 0;
@@ -40,16 +49,9 @@ class PathDriver {
     // The burst of events is over: time to send.
     virtual void PathsRead() = 0;
   };
-  struct NewPath {
-    PathId path = 0;
-    PathInfo info;
-    std::string rail;   // of this host: "mlx5_0:1"
-    std::string what;   // for people
-    bool lost = false;  // it broke here before the peer said that it was up: it is lost at once
-  };
   struct Reply {
     std::string message;          // for the peer
-    std::vector<NewPath> paths;   // that are up on this side now, or (after Accept) once the peer says so
+    std::vector<NewPath> paths;   // that are up on this side at once
   };
   // A path, for people and metrics.
   struct Report {
