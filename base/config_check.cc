@@ -1,10 +1,15 @@
 // Checks of the configuration as a whole; what a codec, optimizer or transport takes is checked by its own registry.
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <set>
+#include <string>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "base/config.h"
 #include "base/config_schema.h"
 #include "base/status_macros.h"
@@ -35,8 +40,24 @@ absl::Status HostAndPort(const char* key, const std::string& value) {
       absl::StrCat(key, ": \"", value.substr(0, 200), "\" is not host:port, e.g. 127.0.0.1:7700"));
 }
 
+// Addresses without ports, joined by commas.
+absl::Status Addresses(const char* key, const std::string& value) {
+  std::set<std::string> seen;
+  for (const absl::string_view part : absl::StrSplit(value, ',')) {
+    const std::string address(absl::StripAsciiWhitespace(part));
+    if (address.empty() && value.empty()) continue;
+    const bool port = std::count(address.begin(), address.end(), ':') == 1;
+    if (address.empty() || port || address.find_first_of(" ;/[]") != std::string::npos)
+      return absl::InvalidArgumentError(absl::StrCat(key, ": \"", address.substr(0, 200),
+                                                     "\" is no address; give addresses without ports, joined by ','"));
+    if (!seen.insert(address).second) return absl::InvalidArgumentError(absl::StrCat(key, ": ", address, " stands there twice"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckNode(const proto::NodeConfig& node) {
   SLUICE_RETURN_IF_ERROR(HostAndPort("node.scheduler", node.scheduler()));
+  SLUICE_RETURN_IF_ERROR(Addresses("node.rails", node.rails()));
   SLUICE_RETURN_IF_ERROR(Between("node.port", node.port(), 0, 65535));
   SLUICE_RETURN_IF_ERROR(Between("node.data_port", node.data_port(), 0, 65535));
   SLUICE_RETURN_IF_ERROR(Between("node.metrics_port", node.metrics_port(), -1, 65535));

@@ -8,6 +8,7 @@ Two machines of a cluster (each runs the same list in the same order, so start t
 
 Two emulated machines with Soft-RoCE on this host (no RDMA device is needed; only the ratios mean anything):
   deploy/setup.sh vm
+  bazel build //bench/rdma:sluice-rdma-bench
   bench/rdma/compare.py --vm
 
 perftest's ib_write_bw and ib_write_lat set the scale; ib_send_lat -e sleeps between events as the data plane does. All are
@@ -43,10 +44,16 @@ def parse_arguments():
     parser.add_argument("--seconds", type=int, default=5, help="of each measurement of bandwidth (%(default)s)")
     parser.add_argument("--count", type=int, default=1000, help="of small messages (%(default)s)")
     parser.add_argument("--repetitions", type=int, default=3)
-    parser.add_argument("--binaries", default=os.path.join(HERE, "..", "..", "bazel-bin"), metavar="DIR")
+    parser.add_argument("--binaries", metavar="DIR", help="default: what `bazel info bazel-bin` says")
     options = parser.parse_args()
     if options.vm:
         options.device = "rxe0"
+    if options.binaries is None:
+        options.binaries = subprocess.run(["bazel", "info", "bazel-bin"], cwd=HERE, stdout=subprocess.PIPE,
+                                          stderr=subprocess.DEVNULL, text=True, check=True).stdout.strip()
+    program = os.path.join(options.binaries, "bench/rdma", OURS)
+    if not os.path.exists(program):
+        parser.error("%s is not there: bazel build //bench/rdma:%s" % (program, OURS))
     return options
 
 

@@ -84,7 +84,7 @@ class Machine:
         # "erms" nobody copies by `rep movsb`, which is emulated byte by byte: it halves the speed of Soft-RoCE.
         command = ["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max,-erms", "-m", str(MEMORY), "-smp", "2",
                    "-nodefaults", "-display", "none", "-no-reboot", "-kernel", image.kernel(), "-initrd", archive,
-                   "-append", "console=ttyS0 quiet panic=-1 mitigations=off machine=%d rails=%d" % (number, self.rails),
+                   "-append", "console=ttyS0 quiet panic=-1 no_timer_check mitigations=off machine=%d rails=%d" % (number, self.rails),
                    "-serial", "file:" + self._console, "-device", "virtio-serial-pci",
                    "-chardev", "socket,id=agent,path=" + agent, "-device", "virtserialport,chardev=agent,name=agent"]
         for rail, netdev in enumerate(netdevs):

@@ -282,7 +282,9 @@ absl::StatusOr<std::unique_ptr<AutoEndpoint>> AutoEndpoint::Create(Loop* loop, c
       if (driver.ok()) {
         multipath.driver = *std::move(driver);
       } else if (choice == TransportChoice::kRdma) {
-        return driver.status();
+        return absl::FailedPreconditionError(absl::StrCat(
+            "data.transport=rdma: ", driver.status().message(),
+            "; `sluicectl doctor` says more, and data.transport=auto goes on without"));
       } else {
         multipath.why_no_driver = std::string(driver.status().message());
       }

@@ -153,6 +153,14 @@ TEST(GoodputTest, APathThatStandsStillIsLeftAloneBeforeAnyCompletionSaysSo) {
   EXPECT_GT(after[1], 0.9 * kGb);
 }
 
+TEST(GoodputTest, ProbesOfAVerySlowPathTakeATwentiethOfTheTime) {
+  Pipes pipes({1 * kGb, 0.3e6});   // a chunk takes 0.87 s there, and its frame waits for it
+  pipes.Run(5 * kSecond);
+  const auto bytes = pipes.Run(60 * kSecond);
+  EXPECT_LE(bytes[1], 0.3e6 * 60 / 10);
+  EXPECT_GT(bytes[0], 0.9 * 60 * kGb);
+}
+
 TEST(GoodputTest, AFlappingPathDoesNotHoldUpTheOther) {
   Pipes pipes({1 * kGb, 1 * kGb});
   pipes.Run(kSecond);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "proto/rails.pb.h"
@@ -64,7 +65,7 @@ void GrowingEndpoint::Wither(GrownLink& link) {
   if (driver_ != nullptr) driver_->DropLink(link.id);
   for (const auto& [path, connection] : std::exchange(link.connections, {})) {
     further_.erase(connection);
-    tcp_->Close(connection, absl::CancelledError("the link that it belongs to has ended"));
+    tcp_->Close(connection, absl::CancelledError(kEndsWithItsLink));
   }
   for (const auto& [slot, memory] : link.slots) further_slots_.erase(slot);
   if (link.core == nullptr) return;
@@ -87,8 +88,8 @@ void GrowingEndpoint::OnTransportFrame(LinkId id, const FrameHeader& header, Pay
       break;
     case kChunk:
       if (link->core == nullptr) break;
-      AcknowledgeChunk(id, header);
-      if (!bytes.empty()) status = link->core->OnChunk(kBasePath, static_cast<uint32_t>(header.aux64));
+      status = AcknowledgeChunk(id, header);
+      if (status.ok() && !bytes.empty()) status = link->core->OnChunk(kBasePath, static_cast<uint32_t>(header.aux64));
       break;
     case kChunkAck:
       if (link->core != nullptr) link->core->Done(kBasePath, kChunkToken | static_cast<uint32_t>(header.aux64), clock_->Now());
@@ -165,35 +166,63 @@ void GrowingEndpoint::ConnectionUp(GrownLink& link, PathId path) {
   Grow(link);
   CountPathUp(link);
   link.core->PathUp(path, {.tier = 0, .remote_group = kConnectionGroup | path, .packets = false}, clock_->Now());
+  Log(absl::StrCat("link to ", Name(link), ": a further connection is up, ", link.connector ? "to " : "from ",
+                   link.hosts[path]));
+  link.failed_hosts.erase(link.hosts[path]);
   MarkDirty(link);
 }
 
 void GrowingEndpoint::ConnectionDown(GrownLink& link, PathId path, const absl::Status& reason) {
   link.connections.erase(path);
+  const std::string host = std::move(link.hosts[path]);
   link.hosts.erase(path);
   if (link.core == nullptr || !link.up) return;
-  Log(absl::StrCat("link to ", Name(link), ": a further connection is down: ", reason.message()));
-  if (link.core->HasPath(path)) LosePath(link, path);
+  // One that cannot be had is tried again and again, and talked of once; one that ends with its link, not at all.
+  const bool was_up = link.core->HasPath(path);
+  if ((was_up || link.failed_hosts.insert(host).second) && !absl::StrContains(reason.message(), kEndsWithItsLink))
+    Log(absl::StrCat("link to ", Name(link), ": the further connection with ", host, was_up ? " is down: " : " failed: ",
+                     reason.message(), was_up ? "" : "; it is tried again, and said again when it is up"));
+  if (was_up) LosePath(link, path);
   WaitForNextOffer(link);
   MarkDirty(link);
 }
 
 // Also of one whose slot is closed: the sender waits for its memory. Kernels take bytes long before they arrive, so it is
-// this that tells the goodput of a TCP path.
-void GrowingEndpoint::AcknowledgeChunk(LinkId connection, const FrameHeader& chunk) {
+// this that tells the goodput of a TCP path. Those that a full queue holds up wait; a peer that keeps to the rules has few.
+absl::Status GrowingEndpoint::AcknowledgeChunk(LinkId connection, const FrameHeader& chunk) {
+  std::vector<uint64_t>& held = held_acks_[connection];
+  if (held.empty() && tcp_->Writable(connection)) {
+    SendAck(connection, chunk.aux64);
+  } else if (held.size() < kRecentTags) {
+    held.push_back(chunk.aux64);
+  } else {
+    return absl::InvalidArgumentError("it sends chunks and does not take what acknowledges them");
+  }
+  if (held.empty()) held_acks_.erase(connection);
+  return absl::OkStatus();
+}
+
+void GrowingEndpoint::SendAck(LinkId connection, uint64_t tag) {
   FrameHeader ack;
   ack.type = FrameType::kTransport;
   ack.aux = kChunkAck;
-  ack.aux64 = chunk.aux64;
+  ack.aux64 = tag;
   tcp_->Send(connection, ack, {}, 0);
+}
+
+void GrowingEndpoint::SendHeldAcks(LinkId connection) {
+  auto held = held_acks_.extract(connection);
+  if (held.empty()) return;
+  for (const uint64_t tag : held.mapped()) SendAck(connection, tag);
 }
 
 void GrowingEndpoint::OnFurtherFrame(LinkId id, Further further, const FrameHeader& header, bool landed) {
   const auto link = Grown(further.base);
   if (link == nullptr) return;
   if (header.aux == kChunk) {
-    AcknowledgeChunk(id, header);
-    if (landed) Check(*link, link->core->OnChunk(further.path, static_cast<uint32_t>(header.aux64)));
+    absl::Status status = AcknowledgeChunk(id, header);
+    if (status.ok() && landed) status = link->core->OnChunk(further.path, static_cast<uint32_t>(header.aux64));
+    Check(*link, status);
   } else if (header.aux == kChunkAck) {
     link->core->Done(further.path, multipath::kChunkToken | static_cast<uint32_t>(header.aux64), clock_->Now());
     MarkDirty(*link);

@@ -25,6 +25,8 @@ inline constexpr uint32_t kMostPathsMissed = 1 << 16;
 inline constexpr TimeNs kTick = 50 * kMillisecond;
 inline constexpr TimeNs kExchangeTimeout = 5 * kSecond;
 inline constexpr TimeNs kStable = 10 * kSecond;   // a path that lived so long broke for a new reason: no long wait
+inline constexpr TimeNs kStalled = 3 * kSecond;      // a further connection that acknowledges nothing for so long is given up
+inline constexpr char kEndsWithItsLink[] = "the link that it belongs to has ended";
 inline constexpr size_t kBaseRoom = 64;
 
 inline ConstBytes AsBytes(const std::string& text) { return std::as_bytes(std::span(text)); }
@@ -183,7 +185,9 @@ class GrowingEndpoint final : public MultipathEndpoint, public Handler, public P
 
   void ConnectionDown(GrownLink& link, PathId path, const absl::Status& reason);
 
-  void AcknowledgeChunk(LinkId connection, const FrameHeader& chunk);
+  absl::Status AcknowledgeChunk(LinkId connection, const FrameHeader& chunk);
+  void SendAck(LinkId connection, uint64_t tag);
+  void SendHeldAcks(LinkId connection);
   void OnFurtherFrame(LinkId id, Further further, const FrameHeader& header, bool landed);
 
   LinkId ConnectionOf(LinkId id, PathId path) const;
@@ -236,6 +240,7 @@ class GrowingEndpoint final : public MultipathEndpoint, public Handler, public P
   std::unordered_map<LinkId, Further> further_;   // connections by their own id
   std::unordered_map<SlotId, std::vector<std::pair<LinkId, SlotId>>> further_slots_;   // a slot's namesakes on them
   PathTotals gone_;   // of links and paths that are gone, and all reconnects
+  std::unordered_map<LinkId, std::vector<uint64_t>> held_acks_;   // tags, by TCP connection
   std::vector<LinkId> dirty_;
   bool flushing_ = false;
   bool told_no_rdma_ = false;

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct GrownLink {
   // Further TCP connections, by path: connected ones and those under way.
   std::map<PathId, LinkId> connections;
   std::map<PathId, std::string> hosts;
+  std::set<std::string> failed_hosts;   // that people know of
   PathId last_connection = 0;   // acceptor: numbers rise
   std::map<PathId, std::string> rails;   // of queue pairs
   uint64_t lost = 0;            // paths, not made again yet

@@ -116,6 +116,8 @@ class MultipathLink {
   // An error if the peer has owed an answer for longer than kAnswerWithin: to a CLOSE, or LOST for a path that is lost here.
   // Memory and frames would wait for it for ever.
   absl::Status Overdue(TimeNs now) const;
+  // How long this path has carried nothing although it has something to carry.
+  TimeNs OldestChunk(PathId path, TimeNs now) const;
   // The link is about to be closed in order: all packets in doubt and all small frames go to the base path now.
   // Nobody is called back.
   void Finish();
@@ -153,6 +155,7 @@ class MultipathLink {
     std::shared_ptr<OutFrame> frame;
     size_t offset = 0, bytes = 0;  // in the frame's payload
     uint32_t tag = 0;
+    TimeNs sent = 0;
   };
   struct Path {
     PathInfo info;
@@ -163,6 +166,7 @@ class MultipathLink {
     std::map<uint32_t, OutChunk> flying;
     size_t flying_bytes = 0;
     Goodput goodput;
+    TimeNs last_done = 0, last_service = 0;          // of a chunk: when, and how long after the one before it
     std::deque<uint32_t> recent;                     // tags that came over it
     std::optional<std::vector<uint32_t>> peer_tags;  // from the peer's LOST
     uint64_t chunks = 0, bytes = 0, packets = 0, packet_bytes = 0;
@@ -265,6 +269,7 @@ class MultipathLink {
     bool answer = false;
   };
   std::deque<Control> control_;
+  size_t answers_owed_ = 0;           // CLOSED in control_
   std::vector<uint64_t> finished_;    // cookies of what Finish took
   uint64_t frames_out_ = 0, payload_out_ = 0, beside_out_ = 0, resent_chunks_ = 0;
   TimeNs credit_stall_ = 0;

@@ -14,9 +14,11 @@ inline constexpr size_t kMostChunksOfFrame = 1024;          // a larger frame ha
 inline constexpr uint64_t kMostHeldByPeer = 8 << 20;        // payload and headers behind a frame that waits for chunks
 inline constexpr size_t kMostHeldBytes = 32 << 20;          // the receiver's bound for the same
 inline constexpr size_t kMostHeldFrames = 1 << 18;
-inline constexpr size_t kMostEarlyPackets = 1 << 14;
+inline constexpr size_t kMostEarlyPackets = 1 << 10;        // a path has 64 in doubt at most
 inline constexpr size_t kMostEarlyTags = 1 << 16;
 inline constexpr size_t kMostEarlyLosses = 1 << 12;
-inline constexpr size_t kMostRemoteSlots = 1 << 18;
+inline constexpr size_t kMostRemoteSlots = 1 << 16;
+inline constexpr size_t kMostAnswersOwed = 1 << 12;         // to a peer that closes slots and reads nothing
+inline constexpr size_t kMostAnnouncedTags = 1 << 14;
 
 }  // namespace sluice::transport::multipath

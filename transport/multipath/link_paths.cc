@@ -10,8 +10,10 @@
 namespace sluice::transport::multipath {
 namespace {
 
-// A path that was not used for so long gets a chunk, whatever its goodput was: it may be better by now.
+// A path that was not used for so long gets a chunk, whatever its goodput was: it may be better by now. Frames wait for that
+// chunk, so a path whose last one took long is tried less often: at most a twentieth of the time goes into that.
 constexpr TimeNs kProbeEvery = 250 * kMillisecond;
+constexpr TimeNs kProbeShare = 20;
 constexpr size_t kSmallPayload = 4096;
 constexpr double kWindowSeconds = 0.02;   // of goodput that may be in flight on a path
 constexpr size_t kLeastChunks = 4, kMostChunks = 32;
@@ -95,6 +97,8 @@ void MultipathLink::Done(PathId id, uint64_t token, TimeNs now) {
   const OutChunk chunk = std::move(flying->second);
   path.flying.erase(flying);
   path.flying_bytes -= chunk.bytes;
+  path.last_service = now - std::max(chunk.sent, path.last_done);
+  path.last_done = now;
   path.goodput.Finished(chunk.bytes, !path.flying.empty(), now);
   Unfly(chunk.frame->header.slot);
   ChunkDone(chunk);
@@ -105,7 +109,10 @@ void MultipathLink::Unfly(SlotId id) {
   const auto slot = remote_slots_.find(id);
   if (slot == remote_slots_.end()) return;
   if (--slot->second.flying == 0 && slot->second.closing) {
-    if (slot->second.answer) control_.push_back({.kind = Control::kClosed, .slot = id, .targets = {}});
+    if (slot->second.answer) {
+      ++answers_owed_;
+      control_.push_back({.kind = Control::kClosed, .slot = id, .targets = {}});
+    }
     remote_slots_.erase(slot);
   }
 }
@@ -199,7 +206,7 @@ MultipathLink::Path* MultipathLink::Choose(const OutChunk& chunk, TimeNs now, Pa
   double best_time = 0;
   for (const Candidate& candidate : candidates) {
     const Path& path = *candidate.path;
-    const bool probe = path.flying.empty() && now - path.goodput.last_used() >= kProbeEvery;
+    const bool probe = path.flying.empty() && now - path.goodput.last_used() >= std::max(kProbeEvery, kProbeShare * path.last_service);
     const double rate = candidate.rate > 0 ? candidate.rate : std::max(best_rate, 1.0);
     const double time = probe ? -1.0 : static_cast<double>(path.flying_bytes + chunk.bytes) / rate;
     if (best == nullptr || time < best_time) {
@@ -212,7 +219,9 @@ MultipathLink::Path* MultipathLink::Choose(const OutChunk& chunk, TimeNs now, Pa
   const size_t window = std::clamp(static_cast<size_t>(best->rate * kWindowSeconds), kLeastChunks * chunk_bytes_,
                                    kMostChunks * chunk_bytes_);
   const bool credit = !path.info.credits.has_value() || path.credits_granted != path.credits_used;
-  if (path.flying.size() >= kMostChunks || (!path.flying.empty() && path.flying_bytes + chunk.bytes > window) || !credit ||
+  // Of one that nothing is known of, one chunk will tell.
+  const bool unknown = best->rate == 0 && !path.flying.empty() && candidates.size() > 1;
+  if (unknown || path.flying.size() >= kMostChunks || (!path.flying.empty() && path.flying_bytes + chunk.bytes > window) || !credit ||
       owner_->Room(best->id) < 2)
     return nullptr;
   *chosen = best->id;
@@ -244,6 +253,7 @@ bool MultipathLink::IssueChunks(TimeNs now) {
                     .offset = chunk.frame->header.stripe_offset + chunk.offset,
                     .target = target,
                     .tag = chunk.tag};
+    chunk.sent = now;
     path->flying.emplace(chunk.tag, std::move(chunk));
     owner_->SendChunk(id, out, kChunkToken | out.tag);
     progress = true;
@@ -259,6 +269,14 @@ void MultipathLink::CountStalls(TimeNs now) {
     path.stalled.reset();
     if (path.up && waiting && path.info.credits.has_value() && path.credits_granted == path.credits_used) path.stalled = now;
   }
+}
+
+TimeNs MultipathLink::OldestChunk(PathId id, TimeNs now) const {
+  const auto it = paths_.find(id);
+  if (it == paths_.end() || !it->second.up) return 0;
+  TimeNs oldest = now;
+  for (const auto& [tag, chunk] : it->second.flying) oldest = std::min(oldest, std::max(chunk.sent, it->second.last_done));
+  return now - oldest;
 }
 
 absl::Status MultipathLink::Overdue(TimeNs now) const {

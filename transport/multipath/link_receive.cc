@@ -172,9 +172,9 @@ absl::Status MultipathLink::Opens(const FrameHeader& header, uint32_t first_tag,
   InFrame& kept = incoming_.back();
   if (chunks > 0) {
     if (first_tag != announced_tag_) return Refuse("tags out of order");
-    if (chunks > kMostEarlyTags) return Refuse("too many chunks");
+    if (chunks > kMostChunksOfFrame || tags_.size() + chunks > kMostAnnouncedTags) return Refuse("too many chunks");
     announced_tag_ = first_tag + chunks;
-    for (uint32_t i = 0; i < chunks; ++i) {
+    for (uint32_t i = 0; i < chunks && !(kept.dropped && early_tags_.empty()); ++i) {
       if (const auto early = early_tags_.extract(first_tag + i)) {
         --kept.missing;
         CountLanded(early.mapped(), kept);
@@ -239,10 +239,8 @@ void MultipathLink::HandOver() {
 
 absl::Status MultipathLink::PeerCloses(SlotId id, bool answer) {
   const auto it = remote_slots_.find(id);
-  if (it == remote_slots_.end()) {
-    if (answer) control_.push_back({.kind = Control::kClosed, .slot = id, .targets = {}});
-    return absl::OkStatus();
-  }
+  if (it == remote_slots_.end()) return answer ? Refuse("a slot is closed that was never opened") : absl::OkStatus();
+  if (answers_owed_ >= kMostAnswersOwed) return Refuse("it closes slots and does not take the answers");
   if (it->second.closing) return Refuse("a slot that is closed twice");
   it->second.closing = true;
   it->second.answer = answer;

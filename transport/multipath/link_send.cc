@@ -127,7 +127,10 @@ bool MultipathLink::Announce() {
     switch (next.kind) {
       case Control::kSlot: builder_.Slot(next.slot, next.bytes, next.targets); break;
       case Control::kClose: builder_.Close(next.slot, next.answer); break;
-      case Control::kClosed: builder_.Closed(next.slot); break;
+      case Control::kClosed:
+        builder_.Closed(next.slot);
+        --answers_owed_;
+        break;
     }
     control_.pop_front();
   }

@@ -368,5 +368,51 @@ TEST(MultipathLinkTest, TheTimeWithoutCreditsCountsWhileSomethingWaits) {
   EXPECT_EQ(link.credit_stall(), 2 * kSecond);
 }
 
+// A link with a base path that takes nothing: its peer does not read.
+class Unread final {
+ public:
+  Unread() : world_(1, 4096) {
+    // Room for no more.
+    for (int i = 0; i < 100; ++i) world_.b.out[kBasePath].flying.push_back({});
+  }
+  absl::Status Receive(PacketBuilder& builder) { return world_.b.link.OnPacket(kBasePath, builder.Take(++sequence_)); }
+
+ private:
+  World world_;
+  uint64_t sequence_ = 0;
+};
+
+TEST(MultipathLinkTest, MemoryDoesNotGrowWithClosesWhoseAnswersAreNotRead) {
+  Unread link;
+  absl::Status status;
+  size_t closed = 0;
+  for (SlotId slot = 1; status.ok() && slot < 1'000'000; closed = slot++) {
+    PacketBuilder builder;
+    builder.Slot(slot, 100, {});
+    builder.Close(slot, /*answer=*/true);
+    status = link.Receive(builder);
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_LE(closed, 5000u);
+}
+
+TEST(MultipathLinkTest, AnswersForSlotsThatNeverWereAreRefused) {
+  Unread link;
+  PacketBuilder builder;
+  builder.Close(12345, /*answer=*/true);
+  EXPECT_TRUE(absl::IsInvalidArgument(link.Receive(builder)));
+}
+
+TEST(MultipathLinkTest, FramesOfSixtyThousandChunksAreRefused) {
+  Unread link;
+  FrameHeader header{.type = FrameType::kPush};
+  header.slot = 9999;
+  header.payload_bytes = 1 << 20;
+  header.total_bytes = 1 << 20;
+  PacketBuilder builder;
+  builder.Frame(header, 0, 65536, {});
+  EXPECT_TRUE(absl::IsInvalidArgument(link.Receive(builder)));
+}
+
 }  // namespace
 }  // namespace sluice::transport::multipath

@@ -202,6 +202,7 @@ void GrowingEndpoint::OnUp(LinkId id, const Hello& peer) {
 }
 
 void GrowingEndpoint::OnDown(LinkId id, const absl::Status& reason) {
+  held_acks_.erase(id);
   if (const auto further = further_.find(id); further != further_.end()) {
     const Further lost = further->second;
     further_.erase(further);
@@ -236,6 +237,7 @@ void GrowingEndpoint::OnSent(LinkId id, uint64_t cookie) {
 }
 
 void GrowingEndpoint::OnWritable(LinkId id) {
+  SendHeldAcks(id);
   const auto link = Hold(id);
   if (link == nullptr) return;
   const bool told = std::exchange(link->plain_full, false);
@@ -431,7 +433,14 @@ void GrowingEndpoint::ArmTick() {
     for (const LinkId id : ids) {
       if (const auto link = Grown(id)) {
         Offer(*link);
-        Check(*link, link->core->Overdue(clock_->Now()));
+        const TimeNs now = clock_->Now();
+        Check(*link, link->core->Overdue(now));
+        for (const auto& [path, connection] : link->connections) {
+          const TimeNs stalled = link->core->OldestChunk(path, now);
+          if (stalled > kStalled)
+            tcp_->Close(connection, absl::DeadlineExceededError(absl::StrCat("nothing was acknowledged for ",
+                                                                             stalled / kMillisecond, " ms")));
+        }
         if (link->up && link->core->queued_bytes() > 0) MarkDirty(*link);
       }
     }
