@@ -41,12 +41,17 @@ def parse_arguments():
     return parser.parse_args()
 
 
+def ended(*_):
+    """What unittest takes for a scenario's error it would go on after; this it does not."""
+    raise KeyboardInterrupt
+
+
 def main():
     options = parse_arguments()
     if options.targets:
         print(" ".join("//" + ":".join(program.rsplit("/", 1)) for program in PROGRAMS))
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))   # so that what was begun is cleaned up
+    signal.signal(signal.SIGTERM, ended)   # so that what was begun is cleaned up
     os.environ["SLUICE_E2E_BINARIES"] = os.path.abspath(options.binaries)
     sys.path[:0] = [HERE, os.path.join(HERE, "..", "e2e")]
     programs = [os.path.join(os.path.abspath(options.binaries), name) for name in PROGRAMS]
@@ -72,6 +77,8 @@ def main():
             Scenario.pair = pair
             runner = unittest.TextTestRunner(verbosity=2 if options.verbose else 1, failfast=options.failfast)
             result = runner.run(suite)
+    except KeyboardInterrupt:
+        return 143
     except (ImageError, MachineError) as error:
         sys.exit("tests/rdma_vm: %s" % error)
     return 0 if result.wasSuccessful() else 1
