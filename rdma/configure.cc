@@ -7,8 +7,9 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/status_macros.h"
 
 namespace sluice::rdma {
 namespace {
@@ -21,13 +22,18 @@ bool HostHasDevices() {
 
 absl::StatusOr<std::unique_ptr<transport::multipath::PathDriver>> Open(transport::Loop* loop, const Clock* clock,
                                                                        const DriverOptions& options) {
+  // That there is none is worth a word only to whom has named some.
+  const auto none = [&]() -> absl::Status {
+    if (options.rails.devices.empty()) return absl::NotFoundError("this host has no RDMA device");
+    return absl::FailedPreconditionError(absl::StrCat("rdma.devices names ", absl::StrJoin(options.rails.devices, ", "),
+                                                      ", and this host has no RDMA device"));
+  };
   auto verbs = LoadVerbs();
-  if (!verbs.ok()) {
-    if (HostHasDevices()) return absl::FailedPreconditionError(verbs.status().message());
-    return absl::NotFoundError("this host has no RDMA device");
-  }
-  SLUICE_ASSIGN_OR_RETURN(auto driver, VerbsDriver::Create(loop, clock, *std::move(verbs), options));
-  return driver;
+  if (!verbs.ok()) return HostHasDevices() ? absl::FailedPreconditionError(verbs.status().message()) : none();
+  auto driver = VerbsDriver::Create(loop, clock, *std::move(verbs), options);
+  if (absl::IsNotFound(driver.status())) return none();
+  if (!driver.ok()) return driver.status();
+  return *std::move(driver);
 }
 
 }  // namespace
