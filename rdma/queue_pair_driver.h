@@ -68,9 +68,9 @@ class QueuePairDriver final : public VerbsDriver {
   absl::StatusOr<std::string> Propose(LinkId link, uint32_t job, ConstBytes message,
                                       const std::function<PathId()>& next_path) override;
 
-  absl::StatusOr<Reply> Accept(LinkId link, uint32_t job, ConstBytes message) override;
+  absl::StatusOr<std::string> Accept(LinkId link, uint32_t job, ConstBytes message) override;
 
-  absl::StatusOr<Reply> Conclude(LinkId link, ConstBytes message) override;
+  absl::StatusOr<std::string> Conclude(LinkId link, ConstBytes message) override;
 
   absl::StatusOr<std::vector<NewPath>> Ready(LinkId link, ConstBytes message) override;
 

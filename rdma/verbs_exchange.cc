@@ -117,7 +117,7 @@ absl::StatusOr<std::string> QueuePairDriver::Propose(LinkId link, uint32_t job, 
   return proposal.SerializeAsString();
 }
 
-absl::StatusOr<QueuePairDriver::Reply> QueuePairDriver::Accept(LinkId link, uint32_t job, ConstBytes message) {
+absl::StatusOr<std::string> QueuePairDriver::Accept(LinkId link, uint32_t job, ConstBytes message) {
   proto::RdmaProposal proposal;
   if (!proposal.ParseFromArray(message.data(), static_cast<int>(message.size())) ||
       proposal.queue_pairs_size() > static_cast<int>(kMostQueuePairs))
@@ -135,14 +135,13 @@ absl::StatusOr<QueuePairDriver::Reply> QueuePairDriver::Accept(LinkId link, uint
     Log(absl::StrCat("no RDMA path ", theirs.path(), ": ", status.message()));
     out->set_refused(std::string(status.message()));
   }
-  return Reply{.message = acceptance.SerializeAsString(), .paths = {}};
+  return acceptance.SerializeAsString();
 }
 
-absl::StatusOr<QueuePairDriver::Reply> QueuePairDriver::Conclude(LinkId link, ConstBytes message) {
+absl::StatusOr<std::string> QueuePairDriver::Conclude(LinkId link, ConstBytes message) {
   proto::RdmaAcceptance acceptance;
   if (!acceptance.ParseFromArray(message.data(), static_cast<int>(message.size())))
     return absl::InvalidArgumentError("an RDMA acceptance that cannot be read");
-  Reply reply;
   proto::RdmaReady ready;
   for (const proto::RdmaQueuePair& theirs : acceptance.queue_pairs()) {
     Qp* qp = Find(link, theirs.path());
@@ -163,8 +162,7 @@ absl::StatusOr<QueuePairDriver::Reply> QueuePairDriver::Conclude(LinkId link, Co
     Log(absl::StrCat("no RDMA path ", theirs.path(), ": ", status.message()));
     Destroy(link, theirs.path());
   }
-  reply.message = ready.SerializeAsString();
-  return reply;
+  return ready.SerializeAsString();
 }
 
 absl::StatusOr<std::vector<QueuePairDriver::NewPath>> QueuePairDriver::Ready(LinkId link, ConstBytes message) {

@@ -287,17 +287,16 @@ absl::Status GrowingEndpoint::OnOffer(GrownLink& link, ConstBytes offer) {
 
 absl::Status GrowingEndpoint::OnProposal(GrownLink& link, ConstBytes proposal) {
   if (!link.offered.has_value() || driver_ == nullptr) return absl::OkStatus();   // an old one
-  SLUICE_ASSIGN_OR_RETURN(const PathDriver::Reply reply, driver_->Accept(link.id, link.job(), proposal));
-  Tell(link.id, kAcceptance, AsBytes(reply.message));
+  SLUICE_ASSIGN_OR_RETURN(const std::string reply, driver_->Accept(link.id, link.job(), proposal));
+  Tell(link.id, kAcceptance, AsBytes(reply));
   return absl::OkStatus();
 }
 
 absl::Status GrowingEndpoint::OnAcceptance(GrownLink& link, ConstBytes acceptance) {
   if (link.connector || driver_ == nullptr || link.core == nullptr) return absl::InvalidArgumentError("an RDMA acceptance out of turn");
-  SLUICE_ASSIGN_OR_RETURN(const PathDriver::Reply reply, driver_->Conclude(link.id, acceptance));
+  SLUICE_ASSIGN_OR_RETURN(const std::string reply, driver_->Conclude(link.id, acceptance));
   // The peer hears of them before anything travels over them.
-  Tell(link.id, kReady, AsBytes(reply.message));
-  PathsUp(link, reply.paths);
+  Tell(link.id, kReady, AsBytes(reply));
   return absl::OkStatus();
 }
 

@@ -49,10 +49,6 @@ class PathDriver {
     // The burst of events is over: time to send.
     virtual void PathsRead() = 0;
   };
-  struct Reply {
-    std::string message;          // for the peer
-    std::vector<NewPath> paths;   // that are up on this side at once
-  };
   // A path, for people and metrics.
   struct Report {
     PathId path = 0;
@@ -71,8 +67,8 @@ class PathDriver {
   virtual std::string Offer(LinkId link, uint32_t attempt) = 0;
   virtual absl::StatusOr<std::string> Propose(LinkId link, uint32_t job, ConstBytes offer,
                                               const std::function<PathId()>& next_path) = 0;
-  virtual absl::StatusOr<Reply> Accept(LinkId link, uint32_t job, ConstBytes proposal) = 0;
-  virtual absl::StatusOr<Reply> Conclude(LinkId link, ConstBytes acceptance) = 0;
+  virtual absl::StatusOr<std::string> Accept(LinkId link, uint32_t job, ConstBytes proposal) = 0;
+  virtual absl::StatusOr<std::string> Conclude(LinkId link, ConstBytes acceptance) = 0;
   virtual absl::StatusOr<std::vector<NewPath>> Ready(LinkId link, ConstBytes ready) = 0;
   // Fewer paths are up on this link than there could be.
   virtual bool Wanting(LinkId link) const = 0;
