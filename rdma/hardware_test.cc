@@ -1,5 +1,5 @@
 // Queue pairs on the devices that this host really has (Soft-RoCE will do): both ends on one port, without a network.
-// Manual, as it fails where there is no device: tests/rdma_vm has some, and so has a cluster.
+// Skipped, with the reason, where there is no device: tests/rdma_vm has some, and so has a cluster.
 #include <gtest/gtest.h>
 #include <poll.h>
 
@@ -58,13 +58,13 @@ class HardwareTest : public testing::Test {
  protected:
   void SetUp() override {
     auto loaded = LoadVerbs();
-    ASSERT_TRUE(loaded.ok()) << loaded.status();
+    if (!loaded.ok()) GTEST_SKIP() << loaded.status().message();
     verbs_ = std::move(loaded).value();
     const RailChoice choice = ChooseRails(GatherFacts(verbs_.get(), absl::OkStatus()), {});
     for (const Finding& finding : choice.findings) {
       std::printf("%s: %s; %s\n", finding.device.c_str(), finding.what.c_str(), finding.mend.c_str());
     }
-    ASSERT_FALSE(choice.rails.empty()) << "no usable device";
+    if (choice.rails.empty()) GTEST_SKIP() << "no usable device";
     rail_ = choice.rails.front();
     std::printf("%s\n", rail_.ToString().c_str());
     a_ = std::make_unique<End>(verbs_.get(), rail_);
