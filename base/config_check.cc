@@ -80,6 +80,7 @@ absl::Status CheckJob(const proto::JobConfig& job) {
   if (job.name().empty()) return absl::InvalidArgumentError("job.name: must not be empty");
   if (job.name().size() > 256) return absl::InvalidArgumentError("job.name: longer than 256 bytes");
   SLUICE_RETURN_IF_ERROR(Between("job.workers", job.workers(), 1, 65536));
+  SLUICE_RETURN_IF_ERROR(OneOf("job.exchange", job.exchange(), {"servers", "auto", "allreduce", "sharded"}));
   SLUICE_RETURN_IF_ERROR(Between("job.partition_bytes", job.partition_bytes(), 4096, 1 << 30));
   const proto::OptimizerConfig& optimizer = job.optimizer();
   SLUICE_RETURN_IF_ERROR(
@@ -128,13 +129,23 @@ absl::Status CheckRdma(const proto::RdmaConfig& rdma) {
   return absl::OkStatus();
 }
 
+absl::Status CheckTopology(const proto::TopologyConfig& topology) {
+  SLUICE_RETURN_IF_ERROR(OneOf("topology.trees", topology.trees(), {"auto", "off", "on"}));
+  if (topology.link_bytes() == 0) return absl::InvalidArgumentError("topology.link_bytes: must not be 0");
+  if (!(topology.oversubscription() >= 0.01 && topology.oversubscription() <= 1000))
+    return absl::InvalidArgumentError(absl::StrCat("topology.oversubscription: ", topology.oversubscription(),
+                                                   " does not lie between 0.01 and 1000"));
+  return Between("topology.replan_gain_percent", topology.replan_gain_percent(), 1, 1000);
+}
+
 }  // namespace
 
 absl::Status CheckConfig(const proto::Config& config) {
   SLUICE_RETURN_IF_ERROR(CheckNode(config.node()));
   SLUICE_RETURN_IF_ERROR(CheckJob(config.job()));
   SLUICE_RETURN_IF_ERROR(CheckData(config.data()));
-  return CheckRdma(config.rdma());
+  SLUICE_RETURN_IF_ERROR(CheckRdma(config.rdma()));
+  return CheckTopology(config.topology());
 }
 
 }  // namespace sluice

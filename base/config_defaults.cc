@@ -38,6 +38,7 @@ job {
   codec_stats_rounds: 50
   auto_codecs: "none,fp16,int8,int4,topk:0.1,topk:0.01"
   auto_max_residual: 100
+  exchange: "servers"
 }
 data {
   transport: "auto"
@@ -63,6 +64,15 @@ rdma {
   watchdog_ms: 3s
   spin_us: 20
   reconnect_ms: 500ms
+}
+topology {
+  link_bytes: 12500000000
+  oversubscription: 1
+  trees: "auto"
+  probe_ms: 10s
+  replan_gain_percent: 15
+  replan_after_ms: 2s
+  replan_cooldown_ms: 30s
 }
 )";
 

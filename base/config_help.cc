@@ -54,6 +54,7 @@ const char* SectionText(absl::string_view section) {
   if (section == "job") return "what a training job means; equal on all its workers (the scheduler checks that)";
   if (section == "data") return "how the data plane moves bytes; each process has its own";
   if (section == "rdma") return "how it uses RDMA devices, where there are any; each process has its own";
+  if (section == "topology") return "what the scheduler knows of the network, and what it makes of it";
   return "";
 }
 

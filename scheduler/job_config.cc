@@ -144,6 +144,7 @@ void NormaliseJobConfig(proto::JobConfig* c) {
   if (c->mode() != proto::MODE_BSP && c->order() == proto::ORDER_RANK) c->set_order(proto::ORDER_FAST);
   if (c->codec().empty()) c->set_codec("none");
   if (c->reply_codec().empty()) c->set_reply_codec("fp16");
+  if (c->exchange().empty()) c->set_exchange("servers");
   if (c->partition_bytes() == 0) c->set_partition_bytes(4 << 20);
   proto::OptimizerConfig* o = c->mutable_optimizer();
   if (o->kind().empty()) o->set_kind("none");
@@ -168,6 +169,7 @@ absl::Status CheckJobConfig(const proto::JobConfig& c) {
     return absl::InvalidArgumentError(
         "job.mode, order, reduction, reply, on_nonfinite or on_worker_loss has a value that this release does not "
         "know");
+  SLUICE_RETURN_IF_ERROR(OneOf("job.exchange", c.exchange(), {"servers", "auto", "allreduce", "sharded"}));
   SLUICE_RETURN_IF_ERROR(CheckOptimizer(c.optimizer()));
   SLUICE_RETURN_IF_ERROR(CheckAsynchronous(c));
   SLUICE_RETURN_IF_ERROR(CheckStragglers(c));
