@@ -14,6 +14,8 @@ std::string HostName() {
 
 std::string HostAndPid() { return absl::StrCat(HostName(), ":", getpid()); }
 
+std::string TopologyHost(const proto::NodeConfig& node) { return node.host().empty() ? HostName() : node.host(); }
+
 std::string AdvertisedHost(const proto::NodeConfig& node) {
   if (!node.advertise().empty()) return node.advertise();
   if (node.listen() == "0.0.0.0" || node.listen() == "::" || node.listen() == "[::]") return HostName();

@@ -111,6 +111,7 @@ void CoreImpl::SettleForming(JobState& job) {
     info->set_incarnation(server.record.incarnation());
     *info->mutable_lanes() = server.record.lanes();
     info->set_control(server.record.control());
+    info->set_host(server.record.host());
     info->set_alive(true);
   }
   PlaceShards(config_.shards(), meta_.term_floor() + 1, plan);

@@ -102,10 +102,13 @@ absl::Status CoreImpl::CheckRegister(const proto::Register& reg) const {
     return absl::InvalidArgumentError(absl::StrCat("unknown role ", reg.role()));
   if (reg.id().empty() || reg.id().size() > kMaxIdBytes)
     return absl::InvalidArgumentError(absl::StrCat("a member's id must have 1 to ", kMaxIdBytes, " bytes"));
-  if (reg.role() == proto::ROLE_WORKER) return absl::OkStatus();
-  if (reg.lanes_size() < 1 || reg.lanes_size() > kMaxLanes)
-    return absl::InvalidArgumentError(absl::StrCat(Who(reg), " has ", reg.lanes_size(),
-                                                   " event loops (node.loops); 1 to ", kMaxLanes, " are allowed"));
+  if (reg.host().size() > kMaxIdBytes)
+    return absl::InvalidArgumentError(
+        absl::StrCat(Who(reg), ": the name of its host (node.host) is longer than ", kMaxIdBytes, " bytes"));
+  const int fewest = reg.role() == proto::ROLE_SERVER ? 1 : 0;   // a worker need not listen
+  if (reg.lanes_size() < fewest || reg.lanes_size() > kMaxLanes)
+    return absl::InvalidArgumentError(absl::StrCat(Who(reg), " has ", reg.lanes_size(), " data addresses (node.loops); ", fewest,
+                                                   " to ", kMaxLanes, " are allowed"));
   for (const proto::Address& lane : reg.lanes())
     if (lane.host().empty() || lane.host().size() > kMaxIdBytes || lane.port() == 0 || lane.port() > 65535 ||
         lane.unix_socket().size() > kMaxIdBytes || lane.host_id().size() > kMaxIdBytes)
@@ -168,6 +171,7 @@ absl::Status CoreImpl::AdmitServer(SessionId session, const proto::Register& reg
   next.set_incarnation(incarnation);
   next.set_peer(sessions_.at(session).peer);
   next.set_control(reg.control());
+  next.set_host(reg.host());
   *next.mutable_lanes() = reg.lanes();
 
   if (!same_life || next.SerializeAsString() != it->second.record.SerializeAsString()) {
@@ -371,6 +375,8 @@ absl::Status CoreImpl::AdmitWorker(SessionId session, const proto::Register& reg
     proto::WorkerInfo* info = next.mutable_plan()->mutable_workers(place.rank);
     info->set_incarnation(worker->incarnation());
     info->set_address(worker->id());
+    info->set_host(reg.host());
+    *info->mutable_listeners() = reg.lanes();
     info->set_alive(true);
     const bool rejoins = info->out_from_round_size() > 0;
     if (rejoins) info->set_joining(worker->incarnation());

@@ -51,6 +51,30 @@ TEST_F(RegisterTest, RefusesWhatCannotBe) {
   EXPECT_EQ(code(reg), absl::StatusCode::kInvalidArgument);
 }
 
+TEST_F(RegisterTest, ThePlanNamesHostsAndListeners) {
+  job_.set_workers(1);
+  StartCore();
+  proto::Register server = ServerReg("s"), worker = WorkerReg("w", 0);
+  server.set_host("node1");
+  worker.set_host("node2");
+  worker.add_lanes()->set_host("10.0.0.2");
+  worker.mutable_lanes(0)->set_port(5000);
+  const SessionId s = Connect(server), w = Connect(worker);
+  const proto::Plan* plan = peers_[w].plan();
+  ASSERT_NE(plan, nullptr);
+  ASSERT_EQ(plan->servers_size(), 1);
+  EXPECT_EQ(plan->servers(0).host(), "node1");
+  EXPECT_EQ(plan->workers(0).host(), "node2");
+  ASSERT_EQ(plan->workers(0).listeners_size(), 1);
+  EXPECT_EQ(plan->workers(0).listeners(0).port(), 5000u);
+  worker.set_host(std::string(256, 'x'));
+  EXPECT_EQ(peers_[Connect(worker)].closed.code(), absl::StatusCode::kInvalidArgument);
+  worker.set_host("node2");
+  worker.mutable_lanes(0)->set_port(0);
+  EXPECT_EQ(peers_[Connect(worker)].closed.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(peers_[s].closed.ok());
+}
+
 TEST_F(RegisterTest, MessagesBeforeAndTwiceRegisterEndTheStream) {
   StartCore();
   core_->OnSessionOpen(50, "x");

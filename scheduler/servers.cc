@@ -126,6 +126,7 @@ std::vector<std::string> CoreImpl::JoinServers(proto::Plan* plan) const {
     info->set_incarnation(server.record.incarnation());
     *info->mutable_lanes() = server.record.lanes();
     info->set_control(server.record.control());
+    info->set_host(server.record.host());
     info->set_alive(true);
     joined.push_back(id);
   }

@@ -116,6 +116,7 @@ proto::Register Daemon::Identity() const {
   identity.set_role(proto::ROLE_SERVER);
   identity.set_version(kVersion);
   identity.set_id(id_);
+  identity.set_host(TopologyHost(config_.node()));
   identity.set_incarnation(Incarnation());
   identity.set_control(absl::StrCat(AdvertisedHost(config_.node()), ":", service_->port()));
   for (const auto& lane : lanes_) {

@@ -130,6 +130,7 @@ absl::Status Runtime::Init(int rank, const ControlStream::Factory& make_stream) 
   options.config = config_;
   options.rank = rank;
   options.id = HostAndPid();
+  options.host = TopologyHost(config_.node());
   options.incarnation = Incarnation();
   options.observer = tracing_.get();
   if (!config_.data().calibration_file().empty()) {

@@ -38,6 +38,7 @@ proto::Register Identity(const WorkerCoreOptions& options) {
   proto::Register identity;
   identity.set_role(proto::ROLE_WORKER);
   identity.set_id(options.id);
+  identity.set_host(options.host);
   identity.set_incarnation(options.incarnation);
   identity.set_rank(options.rank);
   *identity.mutable_job() = options.config.job();

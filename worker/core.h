@@ -92,6 +92,7 @@ struct WorkerCoreOptions {
   proto::Config config;           // job and data sections, node.scheduler, node.connect_timeout_ms
   int32_t rank = -1;
   std::string id;                 // host and pid
+  std::string host;               // its name in the topology
   uint32_t incarnation = 0;       // rises from life to life (start time)
   WorkerObserver* observer = nullptr;
   std::shared_ptr<Calibration> calibration;      // null: not wanted
