@@ -3,6 +3,7 @@
 #   build   what ./quickstart needs: compiler, Bazel, libraries, the data set
 #   check   what ./check needs besides: libFuzzer, CMake, pkg-config
 #   bench   what the benchmarks compare with: iperf3, PyTorch, network tools
+#   racks   what deploy/namespaces needs: iproute2, sysctl
 #   convergence   what bench/convergence needs besides: a text, and matplotlib for its plot
 #   vm      what tests/rdma_vm boots: an emulator, RDMA tools, and a kernel of Debian's that is not installed
 #   digits  no package: the data set of //compression:convergence_test, taken out of one whose dependencies are large
@@ -14,6 +15,7 @@ build=(bash ca-certificates g++ bazel-bootstrap bazel-platforms bazel-rules-java
        libxxhash-dev libsqlite3-dev zlib1g-dev prometheus-cpp-dev libcivetweb-dev nlohmann-json3-dev libeigen3-dev
        libibverbs-dev libyaml-cpp-dev libpugixml-dev libmetis-dev libgtest-dev libgmock-dev libbenchmark-dev python3-minimal python3 dataset-fashion-mnist)
 check=(clang-16 libclang-rt-16-dev cmake pkg-config make python3-grpcio python3-yaml)
+racks=(iproute2 procps)
 bench=(iperf3 iproute2 python3-torch)
 convergence=(bible-kjv python3-matplotlib)
 vm=(qemu-system-x86 busybox-static kmod iproute2 rdma-core ibverbs-providers ibverbs-utils perftest)
@@ -84,10 +86,11 @@ for group in "${@:-build}"; do
     build) packages+=("${build[@]}") ;;
     check) packages+=("${check[@]}") ;;
     bench) packages+=("${bench[@]}") ;;
+    racks) packages+=("${racks[@]}") ;;
     convergence) packages+=("${convergence[@]}") ;;
     vm) packages+=("${vm[@]}"); kernel=1 ;;
     digits) (cd "$(dirname "${BASH_SOURCE[0]}")/.." && fetch_digits) ;;
-    *) echo "deploy/setup.sh: no group \"$group\": build, check, bench, convergence, vm, digits" >&2; exit 2 ;;
+    *) echo "deploy/setup.sh: no group \"$group\": build, check, racks, bench, convergence, vm, digits" >&2; exit 2 ;;
   esac
 done
 
