@@ -11,6 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "base/exchange_rules.h"
+#include "base/groups.h"
 #include "base/status_macros.h"
 #include "compression/policy.h"
 
@@ -169,7 +171,8 @@ absl::Status CheckJobConfig(const proto::JobConfig& c) {
     return absl::InvalidArgumentError(
         "job.mode, order, reduction, reply, on_nonfinite or on_worker_loss has a value that this release does not "
         "know");
-  SLUICE_RETURN_IF_ERROR(OneOf("job.exchange", c.exchange(), {"servers", "auto", "allreduce", "sharded"}));
+  SLUICE_RETURN_IF_ERROR(CheckExchange(c));
+  SLUICE_RETURN_IF_ERROR(Groups::Parse(c.groups(), c.workers()).status());
   SLUICE_RETURN_IF_ERROR(CheckOptimizer(c.optimizer()));
   SLUICE_RETURN_IF_ERROR(CheckAsynchronous(c));
   SLUICE_RETURN_IF_ERROR(CheckStragglers(c));
