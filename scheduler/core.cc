@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "scheduler/core_impl.h"
+#include "scheduler/trees.h"
 
 namespace sluice::scheduler {
 namespace {
@@ -181,6 +182,7 @@ absl::Status CoreImpl::CommitJob(JobState& job, proto::JobRecord next) {
   if (!job.ended() && plan->state() != proto::JOB_FINISHED && plan->state() != proto::JOB_FAILED)
     plan->set_why(Why(next));
   KeepProtection(job, &next);
+  PruneTrees(plan);
   meta_.set_plan_version(meta_.plan_version() + 1);
   plan->set_version(meta_.plan_version());
   if (absl::Status status = Commit({{JobKey(plan->job()), next.SerializeAsString()}}); !status.ok()) {

@@ -20,6 +20,8 @@
 
 namespace sluice::scheduler {
 
+struct TreeChoice;   // scheduler/trees.h
+
 using SessionId = uint64_t;
 
 // Durable key-value state, written in one transaction a call. In memory for tests and the simulator, SQLite in the
@@ -64,6 +66,12 @@ class SchedulerCore {
   virtual absl::StatusOr<proto::MoveList> ListMoves(const std::string& job) const = 0;
   virtual absl::StatusOr<proto::DrainStatus> SetDraining(const std::string& server, bool draining) = 0;
   virtual absl::StatusOr<proto::DrainStatus> GetDrain(const std::string& server) const = 0;
+
+  // Aggregation trees of a running job, in the place of those that it has. NOT_FOUND, FAILED_PRECONDITION (why it cannot have trees),
+  // INVALID_ARGUMENT; UNAVAILABLE: not written.
+  virtual absl::Status SetTrees(const std::string& job, const TreeChoice& choice) = 0;
+  // Jobs that start from now on have an aggregator on each host (RackTrees).
+  virtual void set_rack_trees(bool on) = 0;
 
   virtual proto::Cluster GetCluster() const = 0;
   virtual absl::StatusOr<proto::ShardList> ListShards(const std::string& job) const = 0;

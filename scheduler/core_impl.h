@@ -5,6 +5,7 @@
 //   jobs.cc       a job's life: formed, running, ended; losses of workers under each rule
 //   servers.cc    the servers of a running job: lost, restarted, joined; the copies of its shards
 //   move_requests.cc  what operators ask for: moves, drains
+//   tree_requests.cc  aggregation trees: asked for, and at a job's start
 //   rebalancing.cc    what servers and shards cost, rebalancing on request and by itself
 //   rescale.cc    collecting the partitions' states, "rank out from round R(p)"
 //   requests.cc   RegisterTensors, BarrierEnter, Leave
@@ -178,6 +179,8 @@ class CoreImpl final : public SchedulerCore {
   absl::StatusOr<proto::MoveList> ListMoves(const std::string& job) const override;
   absl::StatusOr<proto::DrainStatus> SetDraining(const std::string& server, bool draining) override;
   absl::StatusOr<proto::DrainStatus> GetDrain(const std::string& server) const override;
+  absl::Status SetTrees(const std::string& job, const TreeChoice& choice) override;
+  void set_rack_trees(bool on) override { rack_trees_ = on; }
   proto::Cluster GetCluster() const override;
   absl::StatusOr<proto::ShardList> ListShards(const std::string& job) const override;
   absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) const override;
@@ -277,6 +280,9 @@ class CoreImpl final : public SchedulerCore {
   proto::MoveStatus MoveStatusOf(const JobState& job, const proto::MoveRecord& move) const;
   proto::MoveList MovesOf(const JobState& job) const;
 
+  // tree_requests.cc
+  void StartTrees(proto::Plan* plan) const;
+
   // rebalancing.cc
   TimeNs Smoothing() const;
   std::map<uint32_t, uint64_t> TableBytes(const JobState& job) const;
@@ -332,6 +338,7 @@ class CoreImpl final : public SchedulerCore {
   std::map<SessionId, SessionState> sessions_;
   std::set<SessionId> parked_;
 
+  bool rack_trees_ = false;
   bool unsettled_ = false;                       // something changed that Settle should look at
   TimeNs last_tick_;
   TimeNs no_loss_before_;                        // no lease counts till then: one after the start, or after this

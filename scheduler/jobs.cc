@@ -117,6 +117,7 @@ void CoreImpl::SettleForming(JobState& job) {
   PlaceShards(config_.shards(), meta_.term_floor() + 1, plan);
   plan->set_coordinator_server(0);
   const Tended copies = Tend(RulesFor(next), /*in_sync=*/true, plan);
+  StartTrees(plan);
   if (!CommitJob(job, std::move(next)).ok()) return;
   Note("job_running", job.name(),
        absl::StrCat(job.workers.size(), " workers, ", job.plan().servers_size(), " servers, ", job.plan().shards_size(),

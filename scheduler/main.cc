@@ -82,6 +82,7 @@ absl::Status Run(const LoadedConfig& loaded, Signals* signals) {
   const uint64_t random = (uint64_t{entropy()} << 32) | entropy();
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<SchedulerHost> host,
                           SchedulerHost::Create(node, store.get(), &clock, random, loop.get(), &metrics));
+  host->core().set_rack_trees(loaded.config.topology().trees() == "on");
 
   // Why to end; set once, on the loop's thread.
   std::promise<std::string> ended;
