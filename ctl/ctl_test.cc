@@ -307,6 +307,8 @@ TEST(Render, Links) {
   base->set_address("10.0.0.1:7001");
   base->set_bytes_out(64 << 20);
   base->set_resent(7);
+  base->set_rtt_us(1234);
+  base->set_retransmits(2);
   base->set_note("this host has no RDMA device");
   proto::LinkPath* shm = worker->mutable_report()->add_paths();
   shm->set_link(1);
@@ -314,9 +316,9 @@ TEST(Render, Links) {
   shm->set_goodput(3 << 20);
   worker->mutable_report()->set_left_out(5);
   EXPECT_EQ(Render(list),
-            "MEMBER        PEER               LINK  KIND  RAIL  ADDRESS          GOODPUT       OUT   IN  CHUNKS  RESENT  NOTE\n"
-            "mnist rank 3  server s0 loop 1?     0  tcp   base  10.0.0.1:7001          -  64.0 MiB  0 B       0       7  this host has no RDMA device\n"
-            "mnist rank 3                        1  shm   -                    3.0 MiB/s       0 B  0 B       0       0\n"
+            "MEMBER        PEER               LINK  KIND  RAIL  ADDRESS          GOODPUT      RTT       OUT   IN  CHUNKS  RESENT  RETRANS  NOTE\n"
+            "mnist rank 3  server s0 loop 1?     0  tcp   base  10.0.0.1:7001          -  1.23 ms  64.0 MiB  0 B       0       7        2  this host has no RDMA device\n"
+            "mnist rank 3                        1  shm   -                    3.0 MiB/s        -       0 B  0 B       0       0        0\n"
             "5 more paths are not reported: a member names its first 128\n");
 }
 

@@ -173,7 +173,8 @@ std::string Render(const proto::TensorList& tensors) {
 
 std::string Render(const proto::LinkList& links) {
   if (links.members().empty()) return "no member has told of its links yet: it does so every few seconds\n";
-  Table table({"MEMBER", "PEER", ">LINK", "KIND", "RAIL", "ADDRESS", ">GOODPUT", ">OUT", ">IN", ">CHUNKS", ">RESENT", "NOTE"});
+  Table table({"MEMBER", "PEER", ">LINK", "KIND", "RAIL", "ADDRESS", ">GOODPUT", ">RTT", ">OUT", ">IN", ">CHUNKS", ">RESENT", ">RETRANS",
+               "NOTE"});
   uint64_t rows = 0, left_out = 0;
   for (const proto::MemberLinks& member : links.members()) {
     const std::string who = member.role() == proto::ROLE_SERVER ? absl::StrCat("server ", member.id())
@@ -182,7 +183,8 @@ std::string Render(const proto::LinkList& links) {
       ++rows;
       table.Add({who, path.peer(), absl::StrCat(path.link()), path.kind(), path.rail().empty() ? "-" : path.rail(), path.address(),
                  path.goodput() > 0 ? absl::StrCat(Bytes(static_cast<uint64_t>(path.goodput())), "/s") : "-",
-                 Bytes(path.bytes_out()), Bytes(path.bytes_in()), absl::StrCat(path.chunks()), absl::StrCat(path.resent()),
+                 path.rtt_us() > 0 ? absl::StrFormat("%.2f ms", path.rtt_us() / 1e3) : "-", Bytes(path.bytes_out()),
+                 Bytes(path.bytes_in()), absl::StrCat(path.chunks()), absl::StrCat(path.resent()), absl::StrCat(path.retransmits()),
                  path.note()});
     }
     left_out += member.report().left_out();
@@ -198,21 +200,21 @@ std::string Render(const proto::Plan& plan) {
                    StateText(plan.state()), plan.why().empty() ? "" : ": ", Clean(plan.why()), "\n");
   absl::StrAppend(&text, "uid ", absl::Hex(plan.uid(), absl::kZeroPad16), ", ", plan.shards_size(),
                   " shards, step coordinator: server ", plan.coordinator_server(), "\n\n");
-  Table servers({">SERVER", "ID", ">INCARNATION", "ALIVE", "CONTROL", "LANES"});
+  Table servers({">SERVER", "ID", "HOST", ">INCARNATION", "ALIVE", "CONTROL", "LANES"});
   for (const proto::ServerInfo& s : plan.servers()) {
     std::vector<std::string> lanes;
     for (const proto::Address& lane : s.lanes()) lanes.push_back(Address(lane));
-    servers.Add({absl::StrCat(s.server()), s.id(), absl::StrCat(s.incarnation()), YesNo(s.alive()), s.control(),
+    servers.Add({absl::StrCat(s.server()), s.id(), s.host().empty() ? "-" : s.host(), absl::StrCat(s.incarnation()), YesNo(s.alive()), s.control(),
                  absl::StrJoin(lanes, ", ")});
   }
-  Table workers({">RANK", "PROCESS", ">INCARNATION", "STATE"});
+  Table workers({">RANK", "PROCESS", "HOST", ">INCARNATION", "STATE"});
   for (const proto::WorkerInfo& w : plan.workers()) {
     const std::string state = w.finished()                   ? "finished"
                               : w.out_from_round_size() > 0 && w.joining() == 0 ? "out"
                               : w.alive()                    ? "alive"
                                                              : "missing";
     workers.Add(
-        {absl::StrCat(w.rank()), w.address().empty() ? "-" : w.address(), absl::StrCat(w.incarnation()), state});
+        {absl::StrCat(w.rank()), w.address().empty() ? "-" : w.address(), w.host().empty() ? "-" : w.host(), absl::StrCat(w.incarnation()), state});
   }
   absl::StrAppend(&text, servers.Text(), "\n", workers.Text(), "\n");
   Table tensors({">TENSOR", "NAME", "SHAPE", "KIND", ">PRIORITY", ">PARTITIONS", ">FIRST"});

@@ -161,7 +161,7 @@ void Lane::LookAtPaths() {
   std::sort(links.begin(), links.end());
   for (const LinkId link : links) {
     const bool full = report->paths_size() >= control::kMaxReportedPaths;   // then it is only counted, as one path
-    control::AddLink(links_[link].name, full ? std::vector<transport::PathRow>(1) : endpoint_->Rows(link), report.get());
+    control::AddLink(links_[link].name, links_[link].id, full ? std::vector<transport::PathRow>(1) : endpoint_->Rows(link), report.get());
   }
   link_report_ = std::move(report);
 }
@@ -199,6 +199,7 @@ void Lane::OnUp(LinkId link, const Hello& peer) {
   LinkState& state = links_[link];
   state.net = wire.kind == "tcp";
   state.name = transport::DebugString(peer);
+  state.id = peer.name;
   state.peer = absl::StrCat(state.name, " over ", wire.kind, " from ", wire.peer);
   log_.Info(state.peer, " connected");
   core_->OnUp(link, peer);

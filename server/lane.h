@@ -99,6 +99,7 @@ class Lane final : private transport::Handler {
   struct LinkState {
     std::string peer;
     std::string name;                         // of it, without how it came
+    std::string id;                           // its Register.id
     bool net = false;                         // over TCP
     uint64_t bytes_in = 0, bytes_out = 0;     // as last sampled
   };

@@ -113,6 +113,10 @@ struct LinkStats {
   uint64_t payload_in = 0, payload_out = 0;
   std::string kind;   // "tcp", "rdma" (while a queue pair is up), "shm", "sim"
   std::string peer;   // address, for people
+  // As the kernel measured them; 0 = not known.
+  double rtt_s = 0;
+  double delivery_rate = 0;                // bytes a second that the peer acknowledged
+  uint64_t retransmits = 0, congestion_marks = 0;   // segments
 };
 
 class Endpoint {

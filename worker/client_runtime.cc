@@ -190,7 +190,8 @@ void Runtime::Tick() {
 
 void Runtime::AddLinks(proto::Heartbeat* heartbeat) {
   if (endpoint_ == nullptr || beats_++ % control::kBeatsPerReport != 0) return;
-  for (const auto& [link, peer] : core_->links()) control::AddLink(peer, endpoint_->Rows(link), heartbeat->mutable_links());
+  for (const UpLink& up : core_->links())
+    control::AddLink(up.peer, up.peer_id, endpoint_->Rows(up.link), heartbeat->mutable_links());
 }
 
 // The core does a bounded amount a turn, so that frames flow meanwhile: another turn at once if there is more, and one

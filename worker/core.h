@@ -19,6 +19,7 @@
 #include "proto/control.pb.h"
 #include "transport/control/member_core.h"
 #include "transport/transport.h"
+#include "worker/up_link.h"
 
 namespace sluice::worker {
 
@@ -157,7 +158,7 @@ class WorkerCore : public transport::Handler, public control::MemberCore::Listen
 
   virtual WorkerStats stats() const = 0;
   // Links to servers that are up, and to whom.
-  virtual std::vector<std::pair<transport::LinkId, std::string>> links() const = 0;
+  virtual std::vector<UpLink> links() const = 0;
   virtual const CodecStats& codec_stats() const = 0;
   // Rules with the calibrated ranges of all tensors that the policy compresses, one a line; "" without a calibration.
   virtual std::string CalibratedRules() const = 0;

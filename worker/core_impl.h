@@ -56,7 +56,7 @@ class CoreImpl final : public WorkerCore {
   absl::StatusOr<std::vector<std::byte>> Snapshot() const override;
   absl::Status Restore(ConstBytes snapshot) override;
   WorkerStats stats() const override;
-  std::vector<std::pair<transport::LinkId, std::string>> links() const override { return links_.Up(); }
+  std::vector<UpLink> links() const override { return links_.Up(); }
   const CodecStats& codec_stats() const override { return env_.codec_stats; }
   void ReportLoss(double loss) override;
   std::string CalibratedRules() const override;

@@ -178,11 +178,12 @@ uint64_t Links::bytes_out() const {
   return sum;
 }
 
-std::vector<std::pair<transport::LinkId, std::string>> Links::Up() const {
-  std::vector<std::pair<transport::LinkId, std::string>> up;
+std::vector<UpLink> Links::Up() const {
+  std::vector<UpLink> up;
   for (const auto& [key, lane] : lanes_) {
     for (const Connection& connection : lane.connections) {
-      if (connection.up) up.emplace_back(connection.link, absl::StrCat("server ", lane.server_id, " loop ", key.second));
+      if (connection.up)
+        up.push_back({connection.link, absl::StrCat("server ", lane.server_id, " loop ", key.second), lane.server_id});
     }
   }
   return up;

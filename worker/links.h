@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "proto/plan.pb.h"
 #include "transport/transport.h"
+#include "worker/up_link.h"
 
 namespace sluice::worker {
 
@@ -40,7 +41,7 @@ class Links {
   void CloseAll(const absl::Status& reason);  // and makes no new ones
 
   // All that are up, with whom they lead to.
-  std::vector<std::pair<transport::LinkId, std::string>> Up() const;
+  std::vector<UpLink> Up() const;
   std::string Describe(LaneKey lane) const;  // "server s1 lane 0 at 10.0.0.2:7001"
   std::string Trouble(LaneKey lane) const;   // "" if a link is up; else since when it is not, and why
   uint64_t bytes_in() const;

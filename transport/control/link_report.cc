@@ -24,7 +24,7 @@ std::string Clipped(const std::string& text, size_t most) {
 
 }  // namespace
 
-void AddLink(const std::string& peer, std::span<const transport::PathRow> rows, proto::LinkReport* report) {
+void AddLink(const std::string& peer, const std::string& peer_id, std::span<const transport::PathRow> rows, proto::LinkReport* report) {
   const uint32_t link = NextLink(*report);
   for (const transport::PathRow& row : rows) {
     if (report->paths_size() >= kMaxReportedPaths) {
@@ -43,6 +43,10 @@ void AddLink(const std::string& peer, std::span<const transport::PathRow> rows, 
     path->set_chunks(row.chunks);
     path->set_resent(row.resent);
     path->set_note(Clipped(row.note, kMaxNoteBytes));
+    path->set_peer_id(Clipped(peer_id, kMaxPeerBytes));
+    path->set_rtt_us(1e6 * row.rtt_s);
+    path->set_retransmits(row.retransmits);
+    path->set_congestion_marks(row.congestion_marks);
   }
 }
 
@@ -64,6 +68,10 @@ void AddReport(const proto::LinkReport& from, proto::LinkReport* to) {
     path->set_rail(Clipped(said.rail(), kMaxRailBytes));
     path->set_address(Clipped(said.address(), kMaxAddressBytes));
     path->set_goodput(said.goodput() >= 0 && said.goodput() < 1e18 ? said.goodput() : 0);
+    path->set_peer_id(Clipped(said.peer_id(), kMaxPeerBytes));
+    path->set_rtt_us(said.rtt_us() >= 0 && said.rtt_us() < 1e12 ? said.rtt_us() : 0);
+    path->set_retransmits(said.retransmits());
+    path->set_congestion_marks(said.congestion_marks());
     path->set_bytes_out(said.bytes_out());
     path->set_bytes_in(said.bytes_in());
     path->set_chunks(said.chunks());

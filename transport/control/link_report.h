@@ -18,8 +18,8 @@ inline constexpr size_t kMaxPeerBytes = 128, kMaxKindBytes = 8, kMaxRailBytes = 
 // Heartbeats between two reports, so that they cost little.
 inline constexpr uint64_t kBeatsPerReport = 4;
 
-// The rows of one more link to `peer`.
-void AddLink(const std::string& peer, std::span<const transport::PathRow> rows, proto::LinkReport* report);
+// The rows of one more link to `peer`, whose id is `peer_id` (Register.id; empty = not known).
+void AddLink(const std::string& peer, const std::string& peer_id, std::span<const transport::PathRow> rows, proto::LinkReport* report);
 
 // What is within the bounds of `from`, behind what `to` has; numbers of links go on behind those that are there.
 void AddReport(const proto::LinkReport& from, proto::LinkReport* to);

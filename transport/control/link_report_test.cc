@@ -14,9 +14,9 @@ TEST(LinkReportTest, PathsOfALinkShareItsNumber) {
                                     {.kind = "tcp", .rail = "further", .address = "10.1.0.1", .goodput = 2.5, .note = ""}};
   const std::vector<PathRow> one = {{.kind = "shm", .rail = "", .address = "", .note = ""}};
   proto::LinkReport a, b, sum;
-  AddLink("worker 1", two, &a);
-  AddLink("worker 2", one, &a);
-  AddLink("worker 3", two, &b);
+  AddLink("worker 1", "a:1", two, &a);
+  AddLink("worker 2", "a:2", one, &a);
+  AddLink("worker 3", "", two, &b);
   AddReport(a, &sum);
   AddReport(b, &sum);
   ASSERT_EQ(sum.paths_size(), 5);

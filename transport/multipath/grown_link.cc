@@ -26,13 +26,14 @@ void CountState(const PathState& state, RailTotals* rail) {
 std::vector<PathRow> Rows(const GrownLink& link, const LinkStats& base, const std::vector<PathDriver::Report>& driven,
                           const std::string& why_tcp) {
   std::vector<PathRow> rows;
-  rows.push_back({.kind = "tcp", .rail = kBaseRail, .address = base.peer, .bytes_out = base.bytes_out,
-                  .bytes_in = base.bytes_in, .note = why_tcp});
+  rows.push_back({.kind = "tcp", .rail = kBaseRail, .address = base.peer, .goodput = base.delivery_rate,
+                  .bytes_out = base.bytes_out, .bytes_in = base.bytes_in, .rtt_s = base.rtt_s, .retransmits = base.retransmits,
+                  .congestion_marks = base.congestion_marks, .note = why_tcp});
   if (link.core == nullptr || !link.up) return rows;
   rows.front().resent = link.core->resent_chunks();
   for (const PathState& state : link.core->States()) {
     if (state.path == kBasePath) {
-      rows.front().goodput = state.goodput;
+      if (state.goodput > 0) rows.front().goodput = state.goodput;
       rows.front().chunks = state.chunks;
       continue;
     }

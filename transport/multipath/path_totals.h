@@ -43,8 +43,10 @@ struct PathRow {
   std::string kind;      // "tcp", "rdma", "shm"
   std::string rail;      // rdma: "mlx5_0:1"; tcp: "base", or "further" for a connection over another network
   std::string address;   // of the peer
-  double goodput = 0;
+  double goodput = 0;    // bytes a second as measured last: of chunks, or of all by the kernel where there are none
   uint64_t bytes_out = 0, bytes_in = 0, chunks = 0;
+  double rtt_s = 0;      // 0 = not known
+  uint64_t retransmits = 0, congestion_marks = 0;   // of TCP, by its kernel
   uint64_t resent = 0;   // of the link, on its first row
   std::string note;      // why the link does not use RDMA; on its first row
 };

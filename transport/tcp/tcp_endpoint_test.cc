@@ -173,6 +173,9 @@ TEST_F(TcpEndpointTest, IdleLinksLiveOnByPings) {
   const auto client = Make(options, &b);
   const LinkId link = client->Connect({.host = "127.0.0.1", .port = server->port()}, hello_);
   ASSERT_TRUE(RunUntil([&] { return b.up.contains(link); }));
+  EXPECT_GT(client->Stats(link).rtt_s, 0);   // the kernel's: HELLO and WELCOME went over it
+  EXPECT_LT(client->Stats(link).rtt_s, 10);
+  EXPECT_GT(client->Stats(link).delivery_rate, 0);
   const uint64_t before = client->Stats(link).frames_in;
   ASSERT_TRUE(RunUntil([&] { return client->Stats(link).frames_in >= before + 3; }));
   EXPECT_TRUE(b.frames.empty());

@@ -1,5 +1,7 @@
 #include "transport/tcp/tcp_link.h"
 
+#include "transport/tcp/tcp_info.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -278,6 +280,11 @@ LinkStats TcpLink::Stats() const {
   stats.payload_out = writer_.payload_bytes();
   stats.kind = "tcp";
   stats.peer = peer_address_;
+  const TcpMeasure measure = MeasureTcp(fd_.get());
+  stats.rtt_s = measure.rtt_s;
+  stats.delivery_rate = measure.delivery_rate;
+  stats.retransmits = measure.retransmits;
+  stats.congestion_marks = measure.congestion_marks;
   return stats;
 }
 
