@@ -1,0 +1,13 @@
+#include "scheduler/topology/formats/list.h"
+
+namespace sluice::topology {
+
+const std::vector<const Format*>& AllFormats() {
+  static const auto* const formats = new std::vector<const Format*>{
+      &PlainFormat(),
+      &SlurmConfFormat(),
+  };
+  return *formats;
+}
+
+}  // namespace sluice::topology

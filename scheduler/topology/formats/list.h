@@ -1,0 +1,15 @@
+// The formats, in the order in which they are tried. A new one is a .cc with such a function, and a line in list.cc.
+#pragma once
+
+#include <vector>
+
+#include "scheduler/topology/formats/reading.h"
+
+namespace sluice::topology {
+
+const Format& PlainFormat();        // our own
+const Format& SlurmConfFormat();
+
+const std::vector<const Format*>& AllFormats();
+
+}  // namespace sluice::topology
