@@ -1,8 +1,11 @@
 // Ways through a topology's graph, between hosts.
 //
 // An arc is one direction of a link: of link l, arc 2l goes from a to b, arc 2l+1 back. Traffic takes shortest ways (fewest
-// switches) and never passes through a host; of several shortest ways it takes all in equal shares at each turn (ECMP).
-// Hosts hang on few switches, so ways are kept by pairs of these, and made when they are first asked for.
+// switches) and never passes through a host; of several shortest ways it takes all in equal shares at each turn (ECMP): an
+// equal share for each cable. It begins and ends at the host's vertex, and passes the host's own NICs, bridges and CPUs,
+// never its GPUs. Hosts hang on few switches, so ways are kept by pairs of these, and made when they are first asked for.
+//
+// Not thread-safe: const calls keep the ways that they make. An `each` must not call the same Routes.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +35,7 @@ class Routes {
   virtual bool Spread(uint32_t from, uint32_t to, absl::FunctionRef<void(uint32_t arc, double share)> each) const = 0;
   // One of the ways, in order, picked by `hash` as switches pick it. False: there is none.
   virtual bool Way(uint32_t from, uint32_t to, uint64_t hash, std::vector<uint32_t>* arcs) const = 0;
-  virtual double Latency(uint32_t from, uint32_t to) const = 0;      // one way, seconds; infinite: no way
+  virtual double Latency(uint32_t from, uint32_t to) const = 0;      // one way, seconds, mean of ways; infinite: no way
   virtual uint32_t Hops(uint32_t from, uint32_t to) const = 0;       // arcs of a way; kNone: no way
 };
 
