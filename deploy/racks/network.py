@@ -132,6 +132,18 @@ class RackNetwork:
                     for device in (up, down))
         return result
 
+    def remove(self):
+        """So that this process can make another one."""
+        for name in self.hosts:
+            run("ip", "netns", "del", name)
+        for rail in range(self.rails):
+            for rack in range(1, self.racks + 1):
+                run("ip", "link", "del", self._uplink(rack, rail)[0])
+                run("ip", "link", "del", "rack%d.%d" % (rack, rail))
+            run("ip", "link", "del", "core%d" % rail)
+        run("ip", "link", "del", "control")
+        run("umount", "/run")
+
     def topology(self):
         """What an operator would know of this network, in Sluice's own format (docs/topology.md)."""
         lines = ["sluice-topology 1", "# %d racks of %d hosts: %s to each host, %s between the racks, %d rail(s)" %

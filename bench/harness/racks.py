@@ -1,0 +1,182 @@
+"""bench/racks: steps on two racks of two hosts (network namespaces), 1 Gb/s to each host and 200 Mb/s between the racks.
+
+Rows, each a job of its own with a step's seconds as measured, and as the scheduler predicted them (`sluicectl plan --explain`):
+  flat             a worker and a server on each host; trees off
+  trees            the same with topology.trees=auto
+  uneven flat      workers on three of the hosts (two in rack 1), owners spread evenly; trees off
+  uneven placed    the same, with the owners where the scheduler puts them
+Then, on two rails of these rates, one of them is throttled to a tenth in the middle of a transfer: how soon the bytes that
+cross are back at 90 % of what the rails can carry. A step is a push-pull of the whole model.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "..", "deploy", "racks"))
+from daemons import Daemons, clean_environment
+from network import NetworkError, RackNetwork, bits, enter
+from processes import BenchError, Commanded, need, step_together
+from report import median, table, write_json
+
+MIB = 1 << 20
+
+
+class Job:
+    """Daemons and bench_workers on a RackNetwork; a cluster for each job, so that nothing of one is seen by another."""
+
+    def __init__(self, network, options, folder, name, workers, scheduler_flags=(), worker_flags=()):
+        self.network, self.options, self.name = network, options, name
+        self.folder = os.path.join(folder, name.replace(" ", "-"))
+        os.makedirs(self.folder, exist_ok=True)
+        self.daemons = Daemons(network, options.binaries, self.folder)
+        self.workers = []
+        try:
+            self.daemons.start_scheduler(len(network.hosts), list(scheduler_flags) + ["--node.log_level=info"])
+            for host in network.hosts:
+                self.daemons.start_server(host)
+            flags = ["--job.name=racks", "--job.workers=%d" % len(workers), "--job.replicas=0", "--tensors=%d" % options.tensors,
+                     "--elements=%d" % (options.mib * MIB // 4 // options.tensors)] + list(worker_flags)
+            for rank, host in enumerate(workers):
+                own = [f for f in self.daemons.of_host(host) if not f.startswith("--node.rails")]
+                self.workers.append(Commanded(
+                    network.prefix(host) + [os.path.join(options.binaries, "bench", "harness", "bench_worker")] + own + flags +
+                    ["--first_rank=%d" % rank, "--clients=1"], os.path.join(self.folder, "worker-%s.log" % host)))
+            for worker in self.workers:
+                worker.wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def explain(self):
+        program = os.path.join(self.options.binaries, "ctl", "sluicectl")
+        done = subprocess.run([program, "--scheduler=" + self.daemons.address, "plan", "--explain", "--json"], capture_output=True,
+                              text=True, check=False, env=clean_environment())
+        if done.returncode != 0:
+            raise BenchError("sluicectl plan --explain: " + done.stderr.strip())
+        return json.loads(done.stdout)
+
+    def measure(self):
+        step_together(self.workers, 2)   # windows open
+        before = self.network.counters()
+        seconds = step_together(self.workers, self.options.steps)
+        after = self.network.counters()
+        said = self.explain()
+        crossed = max((after[key][way] - before[key][way]) / self.options.steps for key in after for way in (0, 1))
+        number = lambda key: float(said.get(key, 0) or 0) / 1e3
+        return {"seconds": seconds, "median_seconds": median(seconds), "predicted_seconds": number("stepMs") or number("step_ms"),
+                "crossed_bytes": crossed, "trees": len(said.get("trees", []))}
+
+    def close(self):
+        for worker in self.workers:
+            worker.close()
+        self.daemons.__exit__()
+
+
+def rows(network, options, folder):
+    everywhere, uneven = network.hosts, network.hosts[:3]
+    cases = {"flat": (everywhere, ["--topology.trees=off"]), "trees": (everywhere, ["--topology.trees=auto"]),
+             "uneven flat": (uneven, ["--topology.trees=off", "--topology.files="]), "uneven placed": (uneven, ["--topology.trees=off"])}
+    runs = {}
+    for name, (workers, flags) in cases.items():
+        job = Job(network, options, folder, name, workers, flags)
+        try:
+            runs[name] = job.measure()
+        finally:
+            job.close()
+    return runs
+
+
+def throttled_rail(options, folder):
+    """Bytes between the racks every 100 ms, before and after one of two rails becomes ten times slower."""
+    network = RackNetwork(rails=2)
+    # One worker in each rack pushes to servers in the other, too: both directions of both rails are busy.
+    job = Job(network, options, folder, "throttled rail", [network.hosts[0], network.hosts[2]], ["--topology.trees=off"])
+    try:
+        step_together(job.workers, 2)
+        for worker in job.workers:
+            worker.tell("step %d" % 100000)
+        samples, begin, slow_at = [], time.monotonic(), None
+        total = lambda: sum(up for up, _ in network.counters().values())
+        last, last_at = total(), time.monotonic()
+        while time.monotonic() - begin < options.before + options.after:
+            time.sleep(0.1)
+            if slow_at is None and time.monotonic() - begin >= options.before:
+                for rack in range(1, network.racks + 1):
+                    network.throttle(rack, "%dkbit" % (bits(network.core_rate) / 1e4), rail=1)
+                slow_at = time.monotonic() - begin
+            now, at = total(), time.monotonic()
+            samples.append((at - begin, (now - last) / (at - last_at)))
+            last, last_at = now, at
+    finally:
+        for worker in job.workers:
+            worker.process.terminate()
+        job.close()
+    can = network.racks * bits(network.core_rate) * 1.1 / 8     # both racks send: a rail and a tenth
+    before = median([rate for at, rate in samples if 1 < at < slow_at])
+    # The first moment from which a second's mean reaches 90 %.
+    back = None
+    for at, _ in samples:
+        window = [rate for t, rate in samples if at <= t < at + 1]
+        if at >= slow_at and len(window) >= 5 and sum(window) / len(window) >= 0.9 * can:
+            back = at - slow_at
+            break
+    return {"before_bytes_per_second": before, "can_bytes_per_second": can, "seconds_to_90_percent": back,
+            "after_bytes_per_second": median([rate for at, rate in samples if at > slow_at + 3]), "samples": samples,
+            "of_what_rails_can": median([rate for at, rate in samples if at > slow_at + 3]) / can}
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="bench/racks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binaries", required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--out", default="out/bench", help="folder for racks.json and logs (%(default)s)")
+    parser.add_argument("--mib", type=int, default=32, help="size of the model in MiB (%(default)s)")
+    parser.add_argument("--tensors", type=int, default=8, help="of the model (%(default)s)")
+    parser.add_argument("--steps", type=int, default=5, help="steps to measure (%(default)s)")
+    parser.add_argument("--before", type=float, default=6, help="seconds before the rail is throttled (%(default)s)")
+    parser.add_argument("--after", type=float, default=9, help="and after (%(default)s)")
+    parser.add_argument("--only", choices=("steps", "rail"), help="one part alone")
+    options = parser.parse_args()
+    for program in ("ip", "tc"):
+        need(program, "iproute2")
+    enter(os.path.abspath(__file__), sys.argv[1:])
+    folder = os.path.abspath(os.path.join(options.out, "racks-logs"))
+    os.makedirs(folder, exist_ok=True)
+    result = {}
+    try:
+        if options.only != "rail":
+            network = RackNetwork()
+            result["steps"] = rows(network, options, folder)
+            network.remove()
+        if options.only != "steps":
+            result["rail"] = throttled_rail(options, folder)
+    except (BenchError, NetworkError) as error:
+        sys.exit("bench/racks: %s\nLogs are in %s" % (error, folder))
+    if "steps" in result:
+        runs = result["steps"]
+        flat = {"trees": "flat", "uneven placed": "uneven flat"}
+        lines = [[name, "%.3f" % one["median_seconds"], "%.3f" % one["predicted_seconds"],
+                  "%+.0f %%" % (100 * (one["predicted_seconds"] / one["median_seconds"] - 1)),
+                  "%.1f" % (one["crossed_bytes"] / MIB), str(one["trees"]),
+                  "%.2f" % (one["median_seconds"] / runs[flat.get(name, name)]["median_seconds"])] for name, one in runs.items()]
+        print("%d MiB model, two racks of two hosts" % options.mib)
+        print(table(["row", "step s", "predicted", "error", "MiB over a rack's link", "trees", "of flat"], lines))
+        print("goal: predictions within 15 %")
+    if "rail" in result:
+        rail = result["rail"]
+        print("one of two rails throttled to a tenth: %.1f MB/s before, %.1f MB/s from 3 s after (%.2f of the %.1f MB/s that the rails "
+              "can); 90 %% of that %s (goal: within 3 s)" %
+              (rail["before_bytes_per_second"] / 1e6, rail["after_bytes_per_second"] / 1e6, rail["of_what_rails_can"],
+               rail["can_bytes_per_second"] / 1e6,
+               "never" if rail["seconds_to_90_percent"] is None else "after %.1f s" % rail["seconds_to_90_percent"]))
+    path = os.path.join(options.out, "racks.json")
+    write_json(path, result)
+    print("written to " + path)
+
+
+if __name__ == "__main__":
+    main()
