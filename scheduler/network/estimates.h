@@ -1,0 +1,65 @@
+// Live estimates of links, out of what members measure between hosts while they train. Pure: times are handed in.
+//
+// A member says of each path how fast large payloads go to which peer. That is a share of the path's narrowest link, and
+// does not say of which. So:
+//   1. What crosses an arc at a time adds up: its flow is the sum of the goodputs of all pairs of hosts whose way has it.
+//      (Workers push at the same time, so these go side by side; where they do not, the sum is too large, which errs on the
+//      side of the graph's number.)
+//   2. An arc whose flow is near its nominal bandwidth is full, and explains why the pairs on it are no faster.
+//   3. A pair that no full arc explains is held up by something that the graph does not know: the arc of its way whose
+//      flow is nearest to its nominal bandwidth gets that flow as its estimate, since that asks for the least error of the
+//      graph. An arc that is faster than its nominal bandwidth gets what was measured, too.
+//   4. A measurement counts fully for kFresh, and less from then on; after kForgotten it counts no more, and the graph's
+//      number is back.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "base/clock.h"
+#include "scheduler/fabric/routes.h"
+
+namespace sluice::network {
+
+inline constexpr TimeNs kFresh = 10 * kSecond;
+inline constexpr TimeNs kForgotten = 300 * kSecond;
+inline constexpr double kFull = 0.75;            // of the nominal bandwidth: an arc with so much on it is full
+inline constexpr size_t kMaxPairs = 1 << 16;     // the oldest goes
+
+struct PairMeasure {
+  double goodput = 0;            // bytes a second, the sum over the paths of a report
+  double rtt_s = 0;              // 0 = not known
+  uint64_t retransmits = 0;      // since the connections began
+  TimeNs at = 0;
+};
+
+struct ArcEstimate {
+  double bytes_per_second = 0;
+  double confidence = 0;         // 1 while fresh, 0 when forgotten
+  TimeNs at = 0;                 // of the newest measurement that counts
+  double rtt_s = 0;              // the shortest of the pairs that cross it
+  uint64_t retransmits = 0;      // of all of these
+};
+
+class LinkEstimates {
+ public:
+  // Host vertices of the topology. `who`: of several members of a host each one's measurement counts; an older one of the
+  // same member is replaced.
+  void Take(uint32_t from, uint32_t to, uint64_t who, const PairMeasure& measure);
+  void Forget(TimeNs now);       // what is older than kForgotten
+
+  // nominal: of each arc, bytes a second. Arcs that no measurement concerns are left out.
+  std::map<uint32_t, ArcEstimate> Arcs(const fabric::Routes& routes, const std::vector<double>& nominal, TimeNs now) const;
+
+  using Key = std::tuple<uint32_t, uint32_t, uint64_t>;   // from, to, who
+  const std::map<Key, PairMeasure>& pairs() const { return pairs_; }
+
+ private:
+  std::map<Key, PairMeasure> pairs_;
+};
+
+double Confidence(TimeNs age);
+
+}  // namespace sluice::network
