@@ -30,6 +30,14 @@ proto::NodeConfig WithDefaults(proto::NodeConfig config) {
   return config;
 }
 
+proto::TopologyConfig DefaultTopology() {
+  proto::TopologyConfig config;
+  config.set_link_bytes(12'500'000'000);
+  config.set_oversubscription(1);
+  config.set_trees("off");
+  return config;
+}
+
 }  // namespace
 
 std::string Ago(TimeNs elapsed) { return absl::StrFormat("%.1f s", static_cast<double>(elapsed) / kSecond); }
@@ -41,22 +49,27 @@ std::string Clip(const std::string& text) {
 absl::StatusOr<std::unique_ptr<SchedulerCore>> SchedulerCore::Create(proto::NodeConfig config, Store* store,
                                                                      const Clock* clock,
                                                                      std::function<int64_t()> wall_ms, uint64_t random,
-                                                                     SchedulerOutput output) {
+                                                                     SchedulerOutput output,
+                                                                     std::unique_ptr<network::Network> network) {
   SLUICE_ASSIGN_OR_RETURN(SavedState saved, ReadState(store));
+  if (network == nullptr) {
+    SLUICE_ASSIGN_OR_RETURN(network, network::Network::Create(topology::Graph(), DefaultTopology()));
+  }
   auto core = std::make_unique<CoreImpl>(WithDefaults(std::move(config)), store, clock, std::move(wall_ms), random,
-                                         std::move(output), std::move(saved));
+                                         std::move(output), std::move(saved), std::move(network));
   SLUICE_RETURN_IF_ERROR(core->WriteFirst());
   return core;
 }
 
 CoreImpl::CoreImpl(proto::NodeConfig config, Store* store, const Clock* clock, std::function<int64_t()> wall_ms,
-                   uint64_t random, SchedulerOutput output, SavedState saved)
+                   uint64_t random, SchedulerOutput output, SavedState saved, std::unique_ptr<network::Network> network)
     : config_(std::move(config)),
       store_(store),
       clock_(clock),
       wall_ms_(std::move(wall_ms)),
       random_(random),
       output_(std::move(output)),
+      network_(std::move(network)),
       started_(clock->Now()),
       meta_(std::move(saved.meta)),
       events_(std::move(saved.events)),
@@ -145,6 +158,7 @@ void CoreImpl::OnTick() {
   last_tick_ = now;
   for (auto& [number, job] : jobs_) SettleLeaves(job);  // first: who has said that it leaves is not lost
   CheckLeases();
+  WatchNetwork();
   for (auto& [number, job] : jobs_) {
     WatchBottleneck(job);
     if (job.plan().state() == proto::JOB_RUNNING) ChooseCodecs(job);

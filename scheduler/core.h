@@ -17,6 +17,8 @@
 #include "proto/admin.pb.h"
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
+#include "proto/topology.pb.h"
+#include "scheduler/network/network.h"
 
 namespace sluice::scheduler {
 
@@ -41,10 +43,11 @@ struct SchedulerOutput {
 
 class SchedulerCore {
  public:
-  // wall_ms: milliseconds since 1970, for events. random: for job uids.
+  // wall_ms: milliseconds since 1970, for events. random: for job uids. network: of the topology's files; null = of none.
   static absl::StatusOr<std::unique_ptr<SchedulerCore>> Create(proto::NodeConfig config, Store* store,
                                                                const Clock* clock, std::function<int64_t()> wall_ms,
-                                                               uint64_t random, SchedulerOutput output);
+                                                               uint64_t random, SchedulerOutput output,
+                                                               std::unique_ptr<network::Network> network = nullptr);
   virtual ~SchedulerCore() = default;
 
   virtual void OnSessionOpen(SessionId session, const std::string& peer) = 0;
@@ -79,6 +82,7 @@ class SchedulerCore {
   virtual absl::StatusOr<proto::TableList> ListTables(const std::string& job) const = 0;
   virtual absl::StatusOr<proto::TensorList> ListTensors(const std::string& job) const = 0;
   virtual proto::LinkList ListLinks() const = 0;
+  virtual absl::StatusOr<proto::Explanation> ExplainPlan(const std::string& job) const = 0;
   virtual absl::StatusOr<proto::Plan> GetPlan(const std::string& job) const = 0;
   virtual absl::StatusOr<proto::Plan> GetPlanByNumber(uint32_t job) const = 0;
   virtual absl::StatusOr<proto::JobConfig> GetJobConfig(const std::string& job) const = 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -60,7 +61,8 @@ class CoreHarness : public testing::Test {
          [this](SessionId s, const absl::Status& status) {
            peers_[s].closed = status;
            peers_[s].open = false;
-         }});
+         }},
+        topology_ ? topology_() : nullptr);
     ASSERT_TRUE(core.ok()) << core.status();
     core_ = *std::move(core);
   }
@@ -183,6 +185,7 @@ class CoreHarness : public testing::Test {
   proto::NodeConfig config_;
   proto::JobConfig job_;
   ManualClock clock_;
+  std::function<std::unique_ptr<network::Network>()> topology_;   // null: no topology is given
   MemoryStore store_;
   std::map<SessionId, Peer> peers_;
   std::unique_ptr<SchedulerCore> core_;

@@ -57,6 +57,8 @@ inline constexpr int kMaxTextBytes = 2000;           // of a member's words that
 inline constexpr int kMaxReportedTables = 256;       // of a heartbeat
 inline constexpr int kMaxHotIds = 8;                 // of a table
 inline constexpr size_t kMaxReasonBytes = 1000;      // of an operator's
+inline constexpr size_t kMaxEstimates = 1024;        // links of the topology that an answer names
+inline constexpr TimeNs kWatchNetworkEvery = kSecond;
 
 // The end of a member that this process knows of.
 struct Live {
@@ -163,7 +165,7 @@ struct SessionState {
 class CoreImpl final : public SchedulerCore {
  public:
   CoreImpl(proto::NodeConfig config, Store* store, const Clock* clock, std::function<int64_t()> wall_ms,
-           uint64_t random, SchedulerOutput output, SavedState saved);
+           uint64_t random, SchedulerOutput output, SavedState saved, std::unique_ptr<network::Network> network);
 
   void OnSessionOpen(SessionId session, const std::string& peer) override;
   void OnMessage(SessionId session, const proto::MemberMessage& message) override;
@@ -187,6 +189,7 @@ class CoreImpl final : public SchedulerCore {
   absl::StatusOr<proto::TableList> ListTables(const std::string& job) const override;
   absl::StatusOr<proto::TensorList> ListTensors(const std::string& job) const override;
   proto::LinkList ListLinks() const override;
+  absl::StatusOr<proto::Explanation> ExplainPlan(const std::string& job) const override;
   absl::StatusOr<proto::Plan> GetPlan(const std::string& job) const override;
   absl::StatusOr<proto::Plan> GetPlanByNumber(uint32_t job) const override;
   absl::StatusOr<proto::JobConfig> GetJobConfig(const std::string& job) const override;
@@ -315,6 +318,12 @@ class CoreImpl final : public SchedulerCore {
   void TakeCodecs(JobState& job, uint32_t rank, const proto::Heartbeat& heartbeat);
   void ChooseCodecs(JobState& job);
 
+  // networks.cc
+  void Locate(proto::Plan* plan);
+  void TakeLinks(const std::string& host, uint32_t member, const std::optional<proto::LinkReport>& before, const proto::LinkReport& now);
+  const std::string& HostOfMember(const std::string& id) const;   // "" if it is not known
+  void WatchNetwork();
+
   // tables.cc
   void TakeTables(const std::string& server, const proto::Heartbeat& heartbeat);
 
@@ -329,6 +338,7 @@ class CoreImpl final : public SchedulerCore {
   const std::function<int64_t()> wall_ms_;
   const uint64_t random_;
   const SchedulerOutput output_;
+  const std::unique_ptr<network::Network> network_;
 
   const TimeNs started_;
   proto::MetaRecord meta_;
@@ -337,6 +347,8 @@ class CoreImpl final : public SchedulerCore {
   std::map<uint32_t, JobState> jobs_;            // by number
   std::map<SessionId, SessionState> sessions_;
   std::set<SessionId> parked_;
+  std::map<std::string, std::string> worker_hosts_;   // by the worker's id
+  TimeNs network_watched_ = 0;
 
   bool rack_trees_ = false;
   bool unsettled_ = false;                       // something changed that Settle should look at

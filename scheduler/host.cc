@@ -28,7 +28,8 @@ SchedulerHost::SchedulerHost(transport::Loop* loop, SchedulerMetrics* metrics)
 
 absl::StatusOr<std::unique_ptr<SchedulerHost>> SchedulerHost::Create(const proto::NodeConfig& config, Store* store,
                                                                      const Clock* clock, uint64_t random,
-                                                                     transport::Loop* loop, SchedulerMetrics* metrics) {
+                                                                     transport::Loop* loop, SchedulerMetrics* metrics,
+                                                                     std::unique_ptr<network::Network> network) {
   std::unique_ptr<SchedulerHost> host(new SchedulerHost(loop, metrics));
   SchedulerHost* self = host.get();
   SchedulerOutput output;
@@ -45,7 +46,8 @@ absl::StatusOr<std::unique_ptr<SchedulerHost>> SchedulerHost::Create(const proto
     it->second->End(status);
     self->streams_.erase(it);
   };
-  SLUICE_ASSIGN_OR_RETURN(host->core_, SchedulerCore::Create(config, store, clock, WallMs, random, std::move(output)));
+  SLUICE_ASSIGN_OR_RETURN(host->core_, SchedulerCore::Create(config, store, clock, WallMs, random, std::move(output),
+                                                                std::move(network)));
   const proto::EventList old = host->core_->ListEvents(0, UINT32_MAX);
   if (old.events_size() > 1)
     host->logged_ = old.events(old.events_size() - 2).number();  // all but the one of this start

@@ -42,7 +42,8 @@ class SchedulerHost {
 
   static absl::StatusOr<std::unique_ptr<SchedulerHost>> Create(const proto::NodeConfig& config, Store* store,
                                                                const Clock* clock, uint64_t random,
-                                                               transport::Loop* loop, SchedulerMetrics* metrics);
+                                                               transport::Loop* loop, SchedulerMetrics* metrics,
+                                                               std::unique_ptr<network::Network> network = nullptr);
   ~SchedulerHost();
 
   // Thread-safe. fn runs on the loop unless the host has gone by then.

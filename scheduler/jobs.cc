@@ -114,6 +114,7 @@ void CoreImpl::SettleForming(JobState& job) {
     info->set_host(server.record.host());
     info->set_alive(true);
   }
+  Locate(plan);
   PlaceShards(config_.shards(), meta_.term_floor() + 1, plan);
   plan->set_coordinator_server(0);
   const Tended copies = Tend(RulesFor(next), /*in_sync=*/true, plan);

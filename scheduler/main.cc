@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "base/config.h"
 #include "base/cpu_check.h"
 #include "base/log.h"
@@ -25,6 +26,7 @@
 #include "scheduler/memory_store.h"
 #include "scheduler/service.h"
 #include "scheduler/sqlite_store.h"
+#include "scheduler/topology/formats/files.h"
 #include "transport/control/grpc_quiet.h"
 
 namespace sluice::scheduler {
@@ -56,10 +58,25 @@ absl::StatusOr<std::unique_ptr<Store>> OpenStore(const proto::NodeConfig& node, 
   return std::unique_ptr<Store>(std::make_unique<MemoryStore>());
 }
 
+absl::StatusOr<std::unique_ptr<network::Network>> ReadNetwork(const proto::TopologyConfig& config, const Logger& log) {
+  const auto list = [](const std::string& text) -> std::vector<std::string> { return absl::StrSplit(text, ',', absl::SkipEmpty()); };
+  std::vector<topology::Report> reports;
+  absl::StatusOr<topology::Graph> graph = topology::ReadFiles(list(config.files()), {.node_labels = list(config.node_labels())}, &reports);
+  if (!graph.ok())
+    return absl::Status(graph.status().code(), absl::StrCat("topology.files: ", graph.status().message(),
+                                                            "; `sluicectl topology check FILE` says more"));
+  for (const topology::Report& report : reports) {
+    log.Info("topology from ", report.file, ": ", report.title, ", ", report.hosts, " hosts, ", report.switches, " switches, ",
+             report.links, " links");
+    for (const std::string& warning : report.warnings) log.Warn(warning);
+  }
+  return network::Network::Create(*std::move(graph), config);
+}
+
 proto::EffectiveConfig Effective(const LoadedConfig& loaded) {
   proto::EffectiveConfig config;
   for (const EffectiveValue& value : EffectiveValues(loaded)) {
-    if (value.key.rfind("node.", 0) != 0) continue;   // a job's configuration is its workers'
+    if (value.key.rfind("node.", 0) != 0 && value.key.rfind("topology.", 0) != 0) continue;   // a job's configuration is its workers'
     proto::EffectiveConfig::Value* out = config.add_values();
     out->set_key(value.key);
     out->set_value(value.value);
@@ -72,6 +89,7 @@ absl::Status Run(const LoadedConfig& loaded, Signals* signals) {
   const proto::NodeConfig& node = loaded.config.node();
   const Logger log("scheduler");
   SLUICE_RETURN_IF_ERROR(CheckWritable("--node.port_file", node.port_file(), HowWritten::kReplaced));
+  SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<network::Network> network, ReadNetwork(loaded.config.topology(), log));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, OpenStore(node, log));
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<transport::Loop> loop, transport::Loop::Create());
   const SteadyClock clock;
@@ -81,7 +99,7 @@ absl::Status Run(const LoadedConfig& loaded, Signals* signals) {
   std::random_device entropy;
   const uint64_t random = (uint64_t{entropy()} << 32) | entropy();
   SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<SchedulerHost> host,
-                          SchedulerHost::Create(node, store.get(), &clock, random, loop.get(), &metrics));
+                          SchedulerHost::Create(node, store.get(), &clock, random, loop.get(), &metrics, std::move(network)));
   host->core().set_rack_trees(loaded.config.topology().trees() == "on");
 
   // Why to end; set once, on the loop's thread.

@@ -50,7 +50,17 @@ void CoreImpl::OnHeartbeat(SessionId session, const proto::Heartbeat& heartbeat)
   live->heartbeat.set_wire_bytes_in(heartbeat.wire_bytes_in());
   live->heartbeat.set_wire_bytes_out(heartbeat.wire_bytes_out());
   live->heartbeat.set_waiting_for(Clip(heartbeat.waiting_for()));
-  if (heartbeat.has_links()) control::AddReport(heartbeat.links(), &live->links.emplace());
+  if (heartbeat.has_links()) {
+    const std::optional<proto::LinkReport> before = std::move(live->links);
+    control::AddReport(heartbeat.links(), &live->links.emplace());
+    if (state.role == proto::ROLE_SERVER) {
+      const proto::ServerRecord& record = servers_.at(state.server).record;
+      TakeLinks(record.host(), record.member(), before, *live->links);
+    } else if (const auto job = jobs_.find(state.job); job != jobs_.end()) {
+      const int rank = static_cast<int>(state.rank);
+      TakeLinks(job->second.plan().workers(rank).host(), job->second.record.workers(rank).member(), before, *live->links);
+    }
+  }
   if (state.role == proto::ROLE_SERVER) {
     TakeTables(state.server, heartbeat);
     TakeReplicas(state.server, heartbeat);

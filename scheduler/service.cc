@@ -271,6 +271,10 @@ class AdminService final : public proto::Admin::CallbackService {
                                     proto::Plan* response) override {
     return Answer(context, host_, response, [job = request->job()](SchedulerCore& core) { return core.GetPlan(job); });
   }
+  grpc::ServerUnaryReactor* ExplainPlan(grpc::CallbackServerContext* context, const proto::JobRequest* request,
+                                        proto::Explanation* response) override {
+    return Answer(context, host_, response, [job = request->job()](SchedulerCore& core) { return core.ExplainPlan(job); });
+  }
   grpc::ServerUnaryReactor* GetConfig(grpc::CallbackServerContext* context, const proto::GetConfigRequest* request,
                                       proto::EffectiveConfig* response) override {
     return Answer(context, host_, response,

@@ -173,6 +173,7 @@ proto::LinkList CoreImpl::ListLinks() const {
       *member->mutable_report() = *live.links;
     }
   }
+  for (proto::LinkEstimate& estimate : network_->Estimates(clock_->Now(), kMaxEstimates)) *list.add_estimates() = std::move(estimate);
   return list;
 }
 
