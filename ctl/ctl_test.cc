@@ -320,6 +320,25 @@ TEST(Render, Links) {
             "mnist rank 3  server s0 loop 1?     0  tcp   base  10.0.0.1:7001          -  1.23 ms  64.0 MiB  0 B       0       7        2  this host has no RDMA device\n"
             "mnist rank 3                        1  shm   -                    3.0 MiB/s        -       0 B  0 B       0       0        0\n"
             "5 more paths are not reported: a member names its first 128\n");
+  list.clear_members();
+  list.add_members();
+  proto::LinkEstimate* measured = list.add_estimates();
+  measured->set_from("rack1");
+  measured->set_to("core");
+  measured->set_medium("ethernet");
+  measured->set_bytes_per_second(20 << 20);
+  measured->set_nominal(25 << 20);
+  measured->set_source("measured");
+  measured->set_age_ms(1500);
+  measured->set_confidence(1);
+  measured->set_rtt_us(900);
+  measured->set_retransmits(4);
+  list.add_estimates()->set_source("file");
+  EXPECT_EQ(Render(list),
+            "no member has a link\n\n"
+            "links of the topology, each direction: 1 of 2 measured\n"
+            "FROM   TO    MEDIUM    COUNTED ON     NOMINAL  SOURCE      AGE  CONFIDENCE      RTT  RETRANS\n"
+            "rack1  core  ethernet  20.0 MiB/s  25.0 MiB/s  measured  1.5 s        1.00  0.90 ms        4\n");
 }
 
 TEST(Render, Tensors) {

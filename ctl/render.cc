@@ -171,6 +171,30 @@ std::string Render(const proto::TensorList& tensors) {
   return absl::StrCat("job ", Clean(tensors.job()), "\n", table.Text());
 }
 
+namespace {
+
+std::string RateText(double bytes_per_second) {
+  return bytes_per_second > 0 ? absl::StrCat(Bytes(static_cast<uint64_t>(std::min(bytes_per_second, 1e18))), "/s") : "-";
+}
+
+// The topology's links: those that were measured, and how many were not.
+std::string RenderEstimates(const proto::LinkList& links) {
+  Table table({"FROM", "TO", "MEDIUM", ">COUNTED ON", ">NOMINAL", "SOURCE", ">AGE", ">CONFIDENCE", ">RTT", ">RETRANS"});
+  size_t measured = 0;
+  for (const proto::LinkEstimate& link : links.estimates()) {
+    if (link.source() != "measured") continue;
+    ++measured;
+    table.Add({link.from(), link.to(), link.medium(), RateText(link.bytes_per_second()), RateText(link.nominal()), link.source(),
+               absl::StrFormat("%.1f s", 1e-3 * static_cast<double>(link.age_ms())), absl::StrFormat("%.2f", link.confidence()),
+               link.rtt_us() > 0 ? absl::StrFormat("%.2f ms", link.rtt_us() / 1e3) : "-", absl::StrCat(link.retransmits())});
+  }
+  if (links.estimates().empty()) return "";
+  return absl::StrCat("\nlinks of the topology, each direction: ", measured, " of ", links.estimates_size(), " measured\n",
+                      measured > 0 ? table.Text() : "");
+}
+
+}  // namespace
+
 std::string Render(const proto::LinkList& links) {
   if (links.members().empty()) return "no member has told of its links yet: it does so every few seconds\n";
   Table table({"MEMBER", "PEER", ">LINK", "KIND", "RAIL", "ADDRESS", ">GOODPUT", ">RTT", ">OUT", ">IN", ">CHUNKS", ">RESENT", ">RETRANS",
@@ -182,7 +206,7 @@ std::string Render(const proto::LinkList& links) {
     for (const proto::LinkPath& path : member.report().paths()) {
       ++rows;
       table.Add({who, path.peer(), absl::StrCat(path.link()), path.kind(), path.rail().empty() ? "-" : path.rail(), path.address(),
-                 path.goodput() > 0 ? absl::StrCat(Bytes(static_cast<uint64_t>(path.goodput())), "/s") : "-",
+                 RateText(path.goodput()),
                  path.rtt_us() > 0 ? absl::StrFormat("%.2f ms", path.rtt_us() / 1e3) : "-", Bytes(path.bytes_out()),
                  Bytes(path.bytes_in()), absl::StrCat(path.chunks()), absl::StrCat(path.resent()), absl::StrCat(path.retransmits()),
                  path.note()});
@@ -191,7 +215,7 @@ std::string Render(const proto::LinkList& links) {
   }
   std::string text = rows == 0 ? "no member has a link\n" : table.Text();
   if (left_out > 0) absl::StrAppend(&text, left_out, " more paths are not reported: a member names its first 128\n");
-  return text;
+  return text + RenderEstimates(links);
 }
 
 std::string Render(const proto::Plan& plan) {

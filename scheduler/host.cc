@@ -21,6 +21,19 @@ int64_t WallMs() {
 
 void SchedulerMetrics::Register(MetricsRegistry* registry) const {
   registry->Add({&sessions, &messages_in, &messages_out, &closed, &servers, &workers, &jobs_open, &jobs_failed});
+  registry->AddSampler([this](MetricSamples* out) {
+    for (const proto::LinkEstimate& link : links.Get()) {
+      const MetricLabels labels = {{"from", link.from()}, {"to", link.to()}};
+      const auto gauge = [&](const char* name, const char* help, const char* unit, double value) {
+        out->Gauge({name, help, unit}, value, labels);
+      };
+      gauge("sluice_scheduler_link_bytes_per_second", "What a measured link of the topology is counted on to carry", "bytes a second",
+            link.bytes_per_second());
+      gauge("sluice_scheduler_link_nominal_bytes_per_second", "The same without measurements", "bytes a second", link.nominal());
+      gauge("sluice_scheduler_link_confidence", "1 while measurements are fresh, 0 when they are forgotten", "ratio", link.confidence());
+      gauge("sluice_scheduler_link_age_seconds", "Since the newest measurement", "seconds", 1e-3 * static_cast<double>(link.age_ms()));
+    }
+  });
 }
 
 SchedulerHost::SchedulerHost(transport::Loop* loop, SchedulerMetrics* metrics)
@@ -112,6 +125,11 @@ void SchedulerHost::Tick() {
   metrics_->workers.Set(workers);
   metrics_->jobs_open.Set(open);
   metrics_->jobs_failed.Set(failed);
+  std::vector<proto::LinkEstimate> links;
+  const proto::LinkList list = core_->ListLinks();
+  for (const proto::LinkEstimate& link : list.estimates())
+    if (link.source() == "measured" && links.size() < kMaxMeteredLinks) links.push_back(link);
+  metrics_->links.Set(std::move(links));
 }
 
 void SchedulerHost::TurnEnd() {

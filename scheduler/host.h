@@ -16,6 +16,8 @@
 
 namespace sluice::scheduler {
 
+inline constexpr size_t kMaxMeteredLinks = 256;
+
 struct SchedulerMetrics {
   Counter sessions{{"sluice_scheduler_sessions_total", "Control streams that were opened", "streams"}};
   Counter messages_in{{"sluice_scheduler_messages_in_total", "Messages from members", "messages"}};
@@ -25,6 +27,8 @@ struct SchedulerMetrics {
   Gauge workers{{"sluice_scheduler_workers", "Workers with an open stream", "workers"}};
   Gauge jobs_open{{"sluice_scheduler_jobs_open", "Jobs that form or run", "jobs"}};
   Gauge jobs_failed{{"sluice_scheduler_jobs_failed", "Jobs that failed, of those remembered", "jobs"}};
+  // Links of the topology that were measured, at most kMaxMeteredLinks.
+  Published<std::vector<proto::LinkEstimate>> links;
   void Register(MetricsRegistry* registry) const;
 };
 
