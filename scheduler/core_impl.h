@@ -230,6 +230,7 @@ class CoreImpl final : public SchedulerCore {
   void RegisterWorker(SessionId session, const proto::Register& reg);
   absl::StatusOr<JobState*> JobFor(const proto::Register& reg);
   absl::StatusOr<JobState*> CreateJob(const proto::JobConfig& config, const proto::Register& reg);
+  std::optional<uint32_t> FirstRank(const JobState& job, const std::string& host) const;
   absl::StatusOr<Place> PlaceFor(const JobState& job, const proto::Register& reg) const;
   absl::Status AdmitWorker(SessionId session, const proto::Register& reg, JobState& job, const Place& place);
   absl::Status CatchUp(const proto::Register& reg);

@@ -89,6 +89,20 @@ TEST_F(NetworksTest, ThePlanSaysWhichWorkersAreNearEachOther) {
   EXPECT_EQ(plan().workers(0).coordinates(2), plan().workers(3).coordinates(2));
 }
 
+TEST_F(NetworksTest, RanksOfAGroupLieTogether) {
+  job_.set_groups("tensor:2,data:2");
+  StartCore();
+  config_.set_servers(1);
+  for (const char* host : {"a", "c", "d", "b"}) {
+    proto::Register worker = WorkerReg(std::string("w") + host, -1);
+    worker.set_host(host);
+    worker_.push_back(Connect(worker));
+  }
+  // No two on one host: each rack's two make a group of "tensor".
+  const uint32_t ranks[] = {0, 2, 3, 1};
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(peers_[worker_[i]].welcome()->rank(), ranks[i]) << i;
+}
+
 TEST_F(NetworksTest, WithoutHostNamesNothingIsSaid) {
   config_.set_servers(1);
   StartJob();   // of members that do not say where they are

@@ -13,14 +13,19 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/groups.h"
 #include "base/status_macros.h"
 #include "base/version.h"
 #include "scheduler/core_impl.h"
 #include "scheduler/job_config.h"
+#include "scheduler/rank_order.h"
 #include "transport/control/member_core.h"
 
 namespace sluice::scheduler {
 namespace {
+
+constexpr uint32_t kMaxOrderedRanks = 4096;   // each newcomer costs a look at all; who starts more names ranks
+constexpr uint32_t kHopsInARack = 2;          // up to the switch and down again
 
 constexpr uint32_t kMaxProposed = 0x7FFFFFFF;  // leaves room above for every life that follows
 constexpr int kProofOfLife = 2;                // heartbeats: one may have been under way when its sender died
@@ -292,6 +297,28 @@ absl::StatusOr<JobState*> CoreImpl::CreateJob(const proto::JobConfig& config, co
   return &(jobs_[number] = std::move(job));
 }
 
+std::optional<uint32_t> CoreImpl::FirstRank(const JobState& job, const std::string& host) const {
+  std::vector<RankSeat> seats;
+  bool any = false;
+  for (uint32_t rank = 0; rank < job.workers.size(); ++rank) {
+    const bool free = job.record.workers(static_cast<int>(rank)).member() == 0;
+    if (free && (job.plan().config().groups().empty() || job.workers.size() > kMaxOrderedRanks)) return rank;
+    any |= free;
+    seats.push_back({.free = free, .host = job.plan().workers(static_cast<int>(rank)).host()});
+  }
+  if (!any) return std::nullopt;
+  std::vector<std::string> hosts = {host};
+  for (const RankSeat& seat : seats) hosts.push_back(seat.host);
+  network_->AddHosts(hosts);
+  std::vector<uint32_t> sizes;
+  if (const auto groups = Groups::Parse(job.plan().config().groups(), static_cast<uint32_t>(seats.size())); groups.ok())
+    for (const GroupAxis& axis : groups->axes()) sizes.push_back(axis.size);
+  return PreferRank(seats, sizes, host, [&](const std::string& a, const std::string& b) {
+    const uint32_t from = network_->Host(a), to = network_->Host(b);
+    return from != topology::kNone && to != topology::kNone && network_->routes().Hops(from, to) <= kHopsInARack;
+  });
+}
+
 absl::StatusOr<CoreImpl::Place> CoreImpl::PlaceFor(const JobState& job, const proto::Register& reg) const {
   const proto::JobRecord& record = job.record;
   const uint32_t size = record.workers_size();
@@ -323,11 +350,11 @@ absl::StatusOr<CoreImpl::Place> CoreImpl::PlaceFor(const JobState& job, const pr
     if (Out(record, rank)) SLUICE_RETURN_IF_ERROR(MayRejoin(job, rank));
     return Place{.rank = rank, .same_life = false, .park = job.workers[rank].Alive()};
   }
-  // The lowest that nobody has had, else the lowest whose holder is gone, else the lowest that is out.
+  // One that nobody has had (by rank_order.h), else the lowest whose holder is gone, else the lowest that is out.
+  if (const std::optional<uint32_t> rank = FirstRank(job, reg.host())) return Place{.rank = *rank, .same_life = false, .park = false};
   bool may_come_free = false;
   std::optional<uint32_t> gone, out;
   for (uint32_t rank = 0; rank < size; ++rank) {
-    if (record.workers(rank).member() == 0) return Place{.rank = rank, .same_life = false, .park = false};
     if (job.plan().workers(rank).finished()) continue;
     if (Out(record, rank)) {
       if (!out) out = rank;
