@@ -159,6 +159,11 @@ void Seat(const Problem& problem, Seating seating, Placement* placement) {
   for (const uint32_t t : Free(problem, false))
     if ((*placement)[t] == kNone) tasks.push_back(t);
   if (tasks.empty()) return;
+  // The first ones of all sets that belong apart, then the second ones, …: along the way they come far from each other.
+  std::vector<size_t> place_in_set(problem.tasks.size());
+  for (const auto& set : problem.apart)
+    for (size_t i = 0; i < set.size(); ++i) place_in_set[set[i]] = i;
+  std::stable_sort(tasks.begin(), tasks.end(), [&](uint32_t a, uint32_t b) { return place_in_set[a] < place_in_set[b]; });
   std::vector<uint32_t> workers(problem.sites.size());
   for (uint32_t t = 0; t < placement->size(); ++t)
     if (TakesPlace(problem.tasks[t]) && (*placement)[t] != kNone) ++workers[(*placement)[t]];

@@ -132,7 +132,9 @@ class Divider {
 
     std::vector<size_t> chosen;
     std::vector<uint32_t> sizes(domains.size());
-    if (layout_.sizes == Sizes::kSpread) {
+    const bool one_holds_all = !by_room.empty() && cap[by_room[0]] >= n;
+    const bool by_room_of_all = layout_.sizes == Sizes::kSpread || (layout_.sizes == Sizes::kNear && !one_holds_all);
+    if (by_room_of_all) {
       chosen = by_room;
     } else {
       std::vector<bool> taken(domains.size());
@@ -156,14 +158,14 @@ class Divider {
     for (const size_t i : chosen) room += cap[i];
     uint64_t left = n;
     for (const size_t i : chosen) {   // nearly all at once
-      const uint64_t fair = layout_.sizes == Sizes::kSpread ? n * cap[i] / std::max<uint64_t>(1, room) : n / chosen.size();
+      const uint64_t fair = by_room_of_all ? n * cap[i] / std::max<uint64_t>(1, room) : n / chosen.size();
       sizes[i] = static_cast<uint32_t>(std::min({cap[i], fair, left}) / whole * whole);
       left -= sizes[i];
     }
     while (left > 0) {
       size_t best = domains.size();
       const auto filled = [&](size_t i) {
-        return layout_.sizes == Sizes::kSpread ? static_cast<double>(sizes[i]) / static_cast<double>(cap[i]) : sizes[i];
+        return by_room_of_all ? static_cast<double>(sizes[i]) / static_cast<double>(cap[i]) : sizes[i];
       };
       for (const size_t i : chosen)
         if (sizes[i] < cap[i] && (best == domains.size() || filled(i) < filled(best))) best = i;
@@ -264,7 +266,7 @@ class Divider {
 }  // namespace
 
 std::string Layout::Name() const {
-  const char* how = sizes == Sizes::kPack ? "packed" : sizes == Sizes::kEven ? "even" : "spread";
+  const char* how = sizes == Sizes::kPack ? "packed" : sizes == Sizes::kEven ? "even" : sizes == Sizes::kNear ? "near" : "spread";
   return absl::StrCat(how, block > 1 ? absl::StrCat(", blocks of ", block) : "",
                       metis ? ", METIS" : order.empty() ? ", ranks in order" : absl::StrCat(", groups in order ", absl::StrJoin(order, "-")));
 }
@@ -285,8 +287,8 @@ std::vector<Layout> LayoutsFor(const Problem& problem, bool few) {
     for (const uint32_t product : problem.blocks)
       if (product > inner && product % inner == 0) ++dimensions, inner = product;
     if (workers > inner && workers % inner == 0) ++dimensions;
-    for (const Sizes sizes : {Sizes::kPack, Sizes::kEven, Sizes::kSpread}) {
-      if (few && sizes == Sizes::kSpread) continue;
+    for (const Sizes sizes : {Sizes::kPack, Sizes::kEven, Sizes::kNear, Sizes::kSpread}) {
+      if (few && (sizes == Sizes::kSpread || sizes == Sizes::kEven)) continue;
       layouts.push_back({.block = block, .sizes = sizes, .order = {}, .metis = false});
       if (!few || sizes == Sizes::kPack) layouts.push_back({.block = block, .sizes = sizes, .order = {}, .metis = true});
       if (dimensions < 2 || dimensions > 3) continue;

@@ -21,6 +21,7 @@ namespace sluice::placement {
 enum class Sizes {
   kPack,     // few domains: the smallest that holds all, else the largest first
   kEven,     // the same domains, each as much as any other
+  kNear,     // the smallest that holds all; where none does, all of them by their room
   kSpread,   // all domains, by their room
 };
 
