@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
@@ -48,6 +49,7 @@ struct Template {
   bool of_classes = false;             // of two kinds: it serves no pair, each pair of classes has its own
   std::vector<Turn> turns;             // by node
   std::vector<uint32_t> first, salt;   // of each node; node 0 is the sender, the last one the receiver. first: one more
+  std::vector<uint32_t> at_ends;       // indices of turns whose arcs are the hosts' or leaves'
 };
 
 uint64_t Mix(uint64_t x) {   // splitmix64's finalizer (Steele, Lea, Flood, OOPSLA 2014)
@@ -76,18 +78,76 @@ class GraphRoutes final : public Routes {
   bool Spread(uint32_t from, uint32_t to, absl::FunctionRef<void(uint32_t, double)> each) const override {
     if (!AreHosts(from, to)) return false;
     if (from == to) return true;
-    const Template& way = Find(from, to);
+    const Template& way = *Find(from, to);
     if (way.hops == kNone) return false;
     const Ends ends = EndsOf(from, to);
     for (const Turn& turn : way.turns) each(ends.Arc(turn.code), turn.share);
     return true;
   }
 
+  // For each pair of classes: the arcs of leaves carry the sum of products; those of hosts are summed up by class, as all hosts
+  // of one send or receive alike; those of the fabric are summed up by template. A host sends nothing to itself, which takes
+  // its own product away in the pair of its class and itself.
+  bool AddLoads(std::span<const Part> senders, std::span<const Part> receivers, std::vector<double>* load) const override {
+    absl::flat_hash_map<uint32_t, Member> members;
+    bool complete = true;
+    for (const Part& part : senders) {
+      if (hosts_.IsHost(part.host)) members[part.host].out += part.weight;
+      else complete = complete && receivers.empty();
+    }
+    for (const Part& part : receivers) {
+      if (hosts_.IsHost(part.host)) members[part.host].in += part.weight;
+      else complete = complete && senders.empty();
+    }
+    std::map<uint32_t, Group> groups;   // in order, so that sums do not depend on hashes
+    for (const auto& [host, member] : members) groups[hosts_.ClassOf(host)].members.push_back({host, member});
+    for (auto& [unused, group] : groups) group.Sum();
+    std::vector<std::pair<std::shared_ptr<const Template>, double>> fabric;
+    absl::flat_hash_map<const Template*, size_t> fabric_index;
+    for (auto& [from_class, from] : groups) {
+      if (from.out == 0) continue;
+      for (auto& [to_class, to] : groups) {
+        const bool own = from_class == to_class;
+        const double bytes = from.out * to.in - (own ? from.own : 0);
+        if (bytes <= 0 || (own && from.members.size() < 2)) continue;
+        const auto& way = Find(from.members.front().first, to.members.back().first);
+        if (way->hops == kNone) {
+          complete = false;
+          continue;
+        }
+        for (const uint32_t t : way->at_ends) {
+          const Turn& turn = way->turns[t];
+          const uint32_t index = turn.code & kIndexMask;
+          switch (turn.code & ~kIndexMask) {
+            case kSender: from.sent.Add(index, turn.share * to.in, own ? turn.share : 0); break;
+            case kReceiver: to.received.Add(index, turn.share * from.out, own ? turn.share : 0); break;
+            case kSenderLeaf: (*load)[hosts_.Get(from_class).leaf_arcs[index]] += turn.share * bytes; break;
+            case kReceiverLeaf: (*load)[hosts_.Get(to_class).leaf_arcs[index] ^ 1] += turn.share * bytes; break;
+          }
+        }
+        const auto [it, is_new] = fabric_index.emplace(way.get(), fabric.size());
+        if (is_new) fabric.push_back({way, 0});
+        fabric[it->second].second += bytes;
+      }
+    }
+    for (const auto& [way, bytes] : fabric)
+      for (const Turn& turn : way->turns)
+        if ((turn.code & ~kIndexMask) == kFabric) (*load)[turn.code & kIndexMask] += turn.share * bytes;
+    for (const auto& [unused, group] : groups)
+      for (const auto& [host, member] : group.members) {
+        const std::span<const uint32_t> arcs = hosts_.Arcs(host);
+        for (size_t i = 0; i < group.sent.all.size(); ++i) (*load)[arcs[i]] += member.out * (group.sent.all[i] - group.sent.own[i] * member.in);
+        for (size_t i = 0; i < group.received.all.size(); ++i)
+          (*load)[arcs[i] ^ 1] += member.in * (group.received.all[i] - group.received.own[i] * member.out);
+      }
+    return complete;
+  }
+
   bool Way(uint32_t from, uint32_t to, uint64_t hash, std::vector<uint32_t>* arcs) const override {
     arcs->clear();
     if (!AreHosts(from, to)) return false;
     if (from == to) return true;
-    const Template& way = Find(from, to);
+    const Template& way = *Find(from, to);
     if (way.hops == kNone) return false;
     const Ends ends = EndsOf(from, to);
     for (uint32_t node = 0; node + 1 < way.salt.size();) {
@@ -113,7 +173,7 @@ class GraphRoutes final : public Routes {
 
   uint32_t Hops(uint32_t from, uint32_t to) const override {
     if (!AreHosts(from, to)) return kNone;
-    return from == to ? 0 : Find(from, to).hops;
+    return from == to ? 0 : Find(from, to)->hops;
   }
 
  private:
@@ -131,7 +191,35 @@ class GraphRoutes final : public Routes {
       }
     }
   };
-  using Templates = absl::flat_hash_map<uint64_t, std::unique_ptr<Template>>;
+  // Of AddLoads.
+  struct Member {
+    double out = 0, in = 0;   // weights
+  };
+  struct ArcSums {            // by place among the arcs of a host
+    std::vector<double> all, own;
+    void Add(uint32_t index, double of_all, double of_own) {
+      if (all.size() <= index) {
+        all.resize(index + 1);
+        own.resize(index + 1);
+      }
+      all[index] += of_all;
+      own[index] += of_own;
+    }
+  };
+  struct Group {
+    std::vector<std::pair<uint32_t, Member>> members;
+    double out = 0, in = 0, own = 0;   // sums; of products of a host's own
+    ArcSums sent, received;
+    void Sum() {
+      std::sort(members.begin(), members.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      for (const auto& [unused, member] : members) {
+        out += member.out;
+        in += member.in;
+        own += member.out * member.in;
+      }
+    }
+  };
+  using Templates = absl::flat_hash_map<uint64_t, std::shared_ptr<const Template>>;
 
   static std::vector<double> Rates(const Graph& graph) {
     std::vector<double> rates;
@@ -146,25 +234,25 @@ class GraphRoutes final : public Routes {
   }
   static uint64_t Pair(uint32_t from, uint32_t to) { return uint64_t{from} << 32 | to; }
 
-  const Template& Find(uint32_t from, uint32_t to) const {
+  const std::shared_ptr<const Template>& Find(uint32_t from, uint32_t to) const {
     const HostClasses::Class &sender = hosts_.Of(from), &receiver = hosts_.Of(to);
     if (!hosts_.ShareLeaf(sender, receiver)) {
-      const Template& found = FindIn(of_kinds_, Pair(sender.kind, receiver.kind), from, to, true);
-      if (!found.of_classes) return found;
+      const auto& found = FindIn(of_kinds_, Pair(sender.kind, receiver.kind), from, to, true);
+      if (!found->of_classes) return found;
     }
     return FindIn(of_classes_, Pair(hosts_.ClassOf(from), hosts_.ClassOf(to)), from, to, false);
   }
 
-  const Template& FindIn(Templates& kept, uint64_t key, uint32_t from, uint32_t to, bool of_kinds) const {
-    if (const auto it = kept.find(key); it != kept.end()) return *it->second;
-    auto made = std::make_unique<Template>(Make(from, to, of_kinds));
+  const std::shared_ptr<const Template>& FindIn(Templates& kept, uint64_t key, uint32_t from, uint32_t to, bool of_kinds) const {
+    if (const auto it = kept.find(key); it != kept.end()) return it->second;
+    auto made = std::make_shared<Template>(Make(from, to, of_kinds));
     if (kept_turns_ > kMaxKeptTurns) {
       of_kinds_.clear();
       of_classes_.clear();
       kept_turns_ = 0;
     }
     kept_turns_ += Size(*made);
-    return *(kept[key] = std::move(made));
+    return kept[key] = std::move(made);
   }
 
   static size_t Size(const Template& way) { return way.turns.size() + way.first.size() + 8; }   // in turns
@@ -325,6 +413,8 @@ class GraphRoutes final : public Routes {
     way->first.push_back(static_cast<uint32_t>(way->turns.size()));
     for (const uint32_t v : vertices) node_of_[v] = kNone;
     if (way->of_classes) *way = {.hops = way->hops, .of_classes = true};
+    for (uint32_t t = 0; t < way->turns.size(); ++t)
+      if ((way->turns[t].code & ~kIndexMask) != kFabric) way->at_ends.push_back(t);
     way->turns.shrink_to_fit();
   }
 
@@ -397,6 +487,14 @@ class GraphRoutes final : public Routes {
 };
 
 }  // namespace
+
+bool Routes::AddLoads(std::span<const Part> senders, std::span<const Part> receivers, std::vector<double>* load) const {
+  bool complete = true;
+  for (const Part& from : senders)
+    for (const Part& to : receivers)
+      complete = Spread(from.host, to.host, [&](uint32_t arc, double share) { (*load)[arc] += share * from.weight * to.weight; }) && complete;
+  return complete;
+}
 
 std::unique_ptr<Routes> Routes::Create(const Graph* graph) { return std::make_unique<GraphRoutes>(graph); }
 

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -33,6 +34,14 @@ class Routes {
   // Each arc on the way of one byte from host to host, and the part of the byte that takes it (1 on a single way). False:
   // there is no way. from == to: nothing is called, true.
   virtual bool Spread(uint32_t from, uint32_t to, absl::FunctionRef<void(uint32_t arc, double share)> each) const = 0;
+  // The same for all of some hosts to all of others at once: adds to load[arc] (arcs() long) the bytes that it carries if each
+  // sender sends each receiver that is another host as many bytes as their weights' product. False: some have no way; theirs
+  // are left out. What the hosts of one class (12,500 hosts: some hundred leaves) share is counted once.
+  struct Part {
+    uint32_t host = topology::kNone;
+    double weight = 0;
+  };
+  virtual bool AddLoads(std::span<const Part> senders, std::span<const Part> receivers, std::vector<double>* load) const;
   // One of the ways, in order, picked by `hash` as switches pick it. False: there is none.
   virtual bool Way(uint32_t from, uint32_t to, uint64_t hash, std::vector<uint32_t>* arcs) const = 0;
   virtual double Latency(uint32_t from, uint32_t to) const = 0;      // one way, seconds, mean of ways; infinite: no way
