@@ -161,6 +161,7 @@ void CoreImpl::OnTick() {
   WatchNetwork();
   for (auto& [number, job] : jobs_) {
     WatchBottleneck(job);
+    Replan(job);
     if (job.plan().state() == proto::JOB_RUNNING) ChooseCodecs(job);
   }
   unsettled_ = true;

@@ -42,6 +42,7 @@
 #include "scheduler/moves.h"
 #include "scheduler/records.h"
 #include "scheduler/replicas.h"
+#include "scheduler/step_meter.h"
 
 namespace sluice::scheduler {
 
@@ -131,6 +132,11 @@ struct JobState {
   uint64_t chooser_plan = 0;                                          // version that it has seen
   int chooser_tensors = 0;                                            // of the plan's, those that it has seen
   BottleneckWatch watch;
+  StepMeter steps;
+  TimeNs better_since = 0;                                            // another plan of trees has been better for so long; 0 = none is
+  TimeNs replan_looked = 0;
+  uint64_t replan_network = 0, replan_plan = 0;                       // versions that were looked at
+  TimeNs replanned = 0;                                               // when trees changed last
   TimeNs watched = 0;                                                 // when it looked last
   bool plan_unsent = false;                                           // FORMING: sent by the tick
   TimeNs plan_sent = 0;
@@ -324,6 +330,9 @@ class CoreImpl final : public SchedulerCore {
   void TakeLinks(const std::string& host, uint32_t member, const std::optional<proto::LinkReport>& before, const proto::LinkReport& now);
   const std::string& HostOfMember(const std::string& id) const;   // "" if it is not known
   void WatchNetwork();
+  // planning.cc
+  void PlanTrees(const JobState& job, proto::JobRecord* next);
+  void Replan(JobState& job);
 
   // tables.cc
   void TakeTables(const std::string& server, const proto::Heartbeat& heartbeat);

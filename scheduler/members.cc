@@ -67,6 +67,7 @@ void CoreImpl::OnHeartbeat(SessionId session, const proto::Heartbeat& heartbeat)
     servers_.at(state.server).meter.Take(heartbeat.cost(), clock_->Now(), Smoothing());
   } else if (const auto job = jobs_.find(state.job); job != jobs_.end()) {
     TakeCodecs(job->second, state.rank, heartbeat);
+    job->second.steps.Take(state.rank, heartbeat.round(), heartbeat.round_at_us());
   }
 
   proto::SchedulerMessage message;

@@ -3,7 +3,6 @@
 #include <map>
 #include <tuple>
 
-#include "base/status_macros.h"
 
 #include "scheduler/core_impl.h"
 #include "scheduler/topology/domains.h"
@@ -72,16 +71,6 @@ void CoreImpl::WatchNetwork() {
   if (now - network_watched_ < kWatchNetworkEvery) return;
   network_watched_ = now;
   (void)network_->Refresh(now);
-}
-
-absl::StatusOr<proto::Explanation> CoreImpl::ExplainPlan(const std::string& name) const {
-  SLUICE_ASSIGN_OR_RETURN(const JobState* job, FindJob(name));
-  proto::Explanation out;
-  out.set_job(job->name());
-  out.set_plan_version(job->plan().version());
-  out.set_topology(network_->Summary());
-  for (const std::string& note : network_->Notes()) out.add_notes(note);
-  return out;
 }
 
 }  // namespace sluice::scheduler

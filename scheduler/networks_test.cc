@@ -1,4 +1,6 @@
 // What the scheduler makes of where members are and what they measure.
+#include <algorithm>
+
 #include "scheduler/core_harness.h"
 
 namespace sluice::scheduler {
@@ -11,12 +13,12 @@ using topology::Medium;
 using topology::VertexKind;
 
 // Racks r1 (a, b) and r2 (c, d) with 100 MB/s to each host and 20 MB/s between them.
-std::unique_ptr<network::Network> TwoRacks(const std::string& trees = "auto") {
+std::unique_ptr<network::Network> TwoRacks(const std::string& trees = "auto", double between = 20e6) {
   Graph graph;
   const uint32_t core = graph.Add(VertexKind::kSwitch, "core").value();
   for (const auto& [leaf, hosts] : {std::pair{"r1", "ab"}, {"r2", "cd"}}) {
     const uint32_t l = graph.Add(VertexKind::kSwitch, leaf).value();
-    EXPECT_TRUE(graph.Connect(l, core, Medium::kEthernet, 20e6).ok());
+    EXPECT_TRUE(graph.Connect(l, core, Medium::kEthernet, between).ok());
     for (const char* h = hosts; *h != 0; ++h)
       EXPECT_TRUE(graph.Connect(graph.Add(VertexKind::kHost, std::string(1, *h)).value(), l, Medium::kEthernet, 100e6).ok());
   }
@@ -87,6 +89,120 @@ TEST_F(NetworksTest, ThePlanSaysWhichWorkersAreNearEachOther) {
   EXPECT_EQ(plan().workers(0).coordinates(1), plan().workers(1).coordinates(1));
   EXPECT_NE(plan().workers(1).coordinates(1), plan().workers(2).coordinates(1));
   EXPECT_EQ(plan().workers(0).coordinates(2), plan().workers(3).coordinates(2));
+}
+
+class PlanningTest : public NetworksTest {
+ protected:
+  PlanningTest() { job_.set_replicas(0); }
+  // 64 MiB in partitions of 4 MiB.
+  void Register() {
+    Tensors(worker_[0], 1, {Spec("t", {16 << 20})});
+    Run(100 * kMillisecond, All());
+  }
+  std::vector<SessionId> All() {
+    std::vector<SessionId> all = servers_;
+    all.insert(all.end(), worker_.begin(), worker_.end());
+    return all;
+  }
+  size_t Nodes() {
+    size_t nodes = 0;
+    for (const proto::Tree& tree : plan().trees()) nodes += static_cast<size_t>(tree.nodes_size());
+    return nodes;
+  }
+  int Count(const std::string& kind) {
+    const std::vector<std::string> kinds = EventKinds();
+    return static_cast<int>(std::count(kinds.begin(), kinds.end(), kind));
+  }
+};
+
+TEST_F(PlanningTest, TreesAreChosenWithThePlanThatHasTensors) {
+  Start();
+  EXPECT_EQ(plan().trees_size(), 0);
+  Register();
+  ASSERT_EQ(plan().tensors_size(), 1);
+  EXPECT_GT(Nodes(), 0u);
+  for (const proto::ShardInfo& shard : plan().shards()) EXPECT_NE(shard.tree(), 0u);
+  EXPECT_THAT(plan().trees(0).why(), HasSubstr("racks: predicted step"));
+  EXPECT_EQ(Count("trees"), 1);
+  const auto said = core_->ExplainPlan("j");
+  ASSERT_TRUE(said.ok()) << said.status();
+  EXPECT_EQ(said->trees_size(), plan().trees_size());
+  EXPECT_GT(said->step_ms(), said->bound_ms() * 0.999);
+  EXPECT_EQ(said->measured_step_ms(), 0);
+  EXPECT_EQ(core_->ExplainPlan("other").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(PlanningTest, OffMeansNoTreesAndOnMeansSomeWhereThereCanBe) {
+  topology_ = [] { return TwoRacks("off"); };
+  Start();
+  Register();
+  EXPECT_EQ(plan().trees_size(), 0);
+  EXPECT_THAT(core_->ExplainPlan("j")->choices(0).why(), HasSubstr("topology.trees is off"));
+}
+
+TEST_F(PlanningTest, TreesChangeOnlyWhenAGainHasLasted) {
+  // 90 MB/s between the racks: trees gain nothing worth while.
+  topology_ = [] { return TwoRacks("auto", 400e6); };
+  Start();
+  Register();
+  ASSERT_EQ(Nodes(), 0u);
+  // What each worker says of its paths to the three servers on other hosts.
+  uint64_t bytes = 0;
+  const auto say = [&](double inside, double across) {
+    bytes += 1 << 20;
+    for (size_t i = 0; i < 4; ++i) {
+      proto::MemberMessage message;
+      message.mutable_heartbeat()->set_sequence(1);
+      for (size_t peer = 0; peer < 4; ++peer) {
+        if (peer == i) continue;
+        proto::LinkPath* path = message.mutable_heartbeat()->mutable_links()->add_paths();
+        path->set_kind("tcp");
+        path->set_peer_id(std::string("s") + "abcd"[peer]);
+        path->set_goodput(i / 2 == peer / 2 ? inside : across);
+        path->set_bytes_out(bytes);
+      }
+      core_->OnMessage(worker_[i], message);
+    }
+  };
+  say(33e6, 33e6);
+  Run(2 * kSecond, All());
+  // The link between the racks degrades for a moment: nothing changes.
+  say(90e6, 1e6);
+  Run(1500 * kMillisecond, All());
+  EXPECT_EQ(Estimate("r1", "core")->source(), "measured");
+  say(33e6, 33e6);
+  Run(5 * kSecond, All());
+  EXPECT_EQ(Nodes(), 0u);
+  EXPECT_EQ(Count("replanned"), 0);
+  // It stays slow: trees come, once.
+  for (int i = 0; i < 4; ++i) {
+    say(90e6, 1e6);
+    Run(kSecond, All());
+  }
+  EXPECT_GT(Nodes(), 0u);
+  EXPECT_EQ(Count("replanned"), 1);
+  const uint32_t epoch = plan().trees(0).epoch();
+  // It is well again at once: the trees stay for topology.replan_cooldown_ms at least.
+  for (int i = 0; i < 10; ++i) {
+    say(33e6, 33e6);
+    Run(kSecond, All());
+  }
+  EXPECT_EQ(plan().trees(0).epoch(), epoch);
+  EXPECT_EQ(Count("replanned"), 1);
+}
+
+TEST_F(PlanningTest, StepsAreMeasuredOutOfHeartbeats) {
+  Start();
+  Register();
+  for (uint64_t round = 1; round <= 4; ++round) {
+    for (size_t i = 0; i < 4; ++i) {
+      proto::MemberMessage message;
+      message.mutable_heartbeat()->set_round(10 * round);
+      message.mutable_heartbeat()->set_round_at_us(1000 + round * (i == 2 ? 3'000'000 : 2'000'000));
+      core_->OnMessage(worker_[i], message);
+    }
+  }
+  EXPECT_NEAR(core_->ExplainPlan("j")->measured_step_ms(), 300, 1e-6);   // the slowest
 }
 
 TEST_F(NetworksTest, RanksOfAGroupLieTogether) {

@@ -69,6 +69,7 @@ void CoreImpl::AddPendingTensors(JobState& job) {
     return !status.ok();
   });
   if (!added.empty()) {
+    PlanTrees(job, &next);
     if (!CommitJob(job, std::move(next)).ok()) return;  // the next tick comes here again
     Note("tensors", job.name(),
          absl::StrCat(added.size(), " tensors registered, ", job.plan().tensors_size(), " in all, ",

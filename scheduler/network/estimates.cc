@@ -26,7 +26,8 @@ void LinkEstimates::Forget(TimeNs now) {
 std::map<uint32_t, ArcEstimate> LinkEstimates::Arcs(const fabric::Routes& routes, const std::vector<double>& nominal,
                                                     TimeNs now) const {
   struct Arc {
-    double flow = 0, weight = 0;   // weight: of the most certain pair
+    double flow = 0, fastest = 0;  // bytes a second; of one pair
+    double weight = 0;             // of the most certain pair
     ArcEstimate estimate;
   };
   std::map<uint32_t, Arc> arcs;
@@ -41,6 +42,7 @@ std::map<uint32_t, ArcEstimate> LinkEstimates::Arcs(const fabric::Routes& routes
     each_arc(pair, [&](uint32_t index, double share) {
       Arc& arc = arcs[index];
       arc.flow += share * pair.second.goodput;
+      arc.fastest = std::max(arc.fastest, share * pair.second.goodput);
       arc.weight = std::max(arc.weight, confidence);
       ArcEstimate& estimate = arc.estimate;
       estimate.at = std::max(estimate.at, pair.second.at);
@@ -55,9 +57,10 @@ std::map<uint32_t, ArcEstimate> LinkEstimates::Arcs(const fabric::Routes& routes
     if (Confidence(now - pair.second.at) == 0) continue;
     double fullest = 0;
     uint32_t blamed = 0;
-    each_arc(pair, [&](uint32_t index, double) {
-      const double ratio = arcs[index].flow / nominal[index];
-      if (ratio > fullest) {
+    each_arc(pair, [&](uint32_t index, double share) {
+      const Arc& arc = arcs[index];
+      const double ratio = arc.flow / nominal[index];
+      if (ratio > fullest && share * pair.second.goodput >= kAsFast * arc.fastest) {
         fullest = ratio;
         blamed = index;
       }

@@ -5,11 +5,13 @@
 //   1. What crosses an arc at a time adds up: its flow is the sum of the goodputs of all pairs of hosts whose way has it.
 //      (Workers push at the same time, so these go side by side; where they do not, the sum is too large, which errs on the
 //      side of the graph's number.)
-//   2. An arc whose flow is near its nominal bandwidth is full, and explains why the pairs on it are no faster.
-//   3. A pair that no full arc explains is held up by something that the graph does not know: the arc of its way whose
-//      flow is nearest to its nominal bandwidth gets that flow as its estimate, since that asks for the least error of the
-//      graph. An arc that is faster than its nominal bandwidth gets what was measured, too.
-//   4. A measurement counts fully for kFresh, and less from then on; after kForgotten it counts no more, and the graph's
+//   2. Links are shared about evenly (max-min fairness), so an arc can hold a pair up only if no other pair is more than
+//      twice as fast there.
+//   3. An arc whose flow is near its nominal bandwidth is full, and explains the pairs that it can hold up.
+//   4. A pair that no full arc explains is held up by something that the graph does not know: of the arcs that can hold it
+//      up the one whose flow is nearest to its nominal bandwidth gets that flow as its estimate, since that asks for the least
+//      error of the graph. An arc that is faster than its nominal bandwidth gets what was measured, too.
+//   5. A measurement counts fully for kFresh, and less from then on; after kForgotten it counts no more, and the graph's
 //      number is back.
 #pragma once
 
@@ -26,6 +28,7 @@ namespace sluice::network {
 inline constexpr TimeNs kFresh = 10 * kSecond;
 inline constexpr TimeNs kForgotten = 300 * kSecond;
 inline constexpr double kFull = 0.75;            // of the nominal bandwidth: an arc with so much on it is full
+inline constexpr double kAsFast = 0.5;           // of the fastest pair of an arc: it may be what holds this one up
 inline constexpr size_t kMaxPairs = 1 << 16;     // the oldest goes
 
 struct PairMeasure {

@@ -83,6 +83,16 @@ TEST_F(EstimatesTest, FasterThanThoughtIsTakenToo) {
   for (const uint32_t arc : Way(0, 1)) EXPECT_DOUBLE_EQ(Arcs().at(arc).bytes_per_second, 200e6);
 }
 
+TEST_F(EstimatesTest, AFullLinkIsNoExcuseForAPairThatIsSlowerThanOthersThere) {
+  Take(0, 1, 100e6);   // host 0's link is full
+  Take(0, 2, 1e6);
+  Take(1, 3, 1e6);
+  auto arcs = Arcs();
+  const std::vector<uint32_t> way = Way(0, 2);
+  EXPECT_DOUBLE_EQ(arcs.at(way[0]).bytes_per_second, kHostLink);
+  EXPECT_DOUBLE_EQ(std::min(arcs.at(way[1]).bytes_per_second, arcs.at(way[2]).bytes_per_second), 2e6);
+}
+
 TEST_F(EstimatesTest, MembersOfOneHostAddUp) {
   Take(0, 1, 30e6);
   estimates_.Take(n_[0], n_[1], 7, {.goodput = 20e6, .at = kSecond});

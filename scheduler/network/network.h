@@ -44,6 +44,7 @@ class Network {
   const topology::Graph& graph() const { return graph_; }
   const fabric::Routes& routes() const { return *routes_; }
   const topology::Domains& domains() const { return domains_; }
+  const proto::TopologyConfig& config() const { return config_; }
   uint64_t version() const { return version_; }                  // rises with AddHosts of new ones, and Refresh that is true
 
   // Links between hosts and switches, those with a measurement first; both directions, at most `most` entries.

@@ -1,0 +1,33 @@
+// A plan as the predictor sees it (scheduler/fabric/steps.h): who runs where, what a step moves.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "proto/plan.pb.h"
+#include "scheduler/fabric/steps.h"
+#include "scheduler/network/network.h"
+
+namespace sluice::planning {
+
+// What Ethernet, IP and TCP leave of a link's bandwidth for payload, with an MTU of 1500: 1448 of 1514 bytes.
+inline constexpr double kTcpEfficiency = 0.956;
+
+// False in `complete`: some member runs where the network knows no host (it is left out, and so are its shards).
+struct PlanStep {
+  fabric::StepSpec spec;
+  bool complete = true;
+  double compute_s = 0;
+};
+
+// Ratios are those of the codecs that most bytes travel in, by their bounds; tables are left out, as nobody knows what a step
+// pushes of them. Ranks that are out or have finished push nothing.
+PlanStep StepOfPlan(const proto::Plan& plan, const network::Network& network);
+
+// Seconds of a step as it is planned; infinite: it cannot be predicted.
+double PredictStep(const proto::Plan& plan, const network::Network& network);
+
+// "rack1 -> core", with bytes and time: of Explanation.busiest.
+std::vector<proto::LinkLoad> BusiestLinks(const network::Network& network, const std::vector<fabric::ArcLoad>& loads);
+
+}  // namespace sluice::planning

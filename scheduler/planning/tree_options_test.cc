@@ -1,0 +1,207 @@
+#include "scheduler/planning/tree_options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "scheduler/planning/explain_plan.h"
+#include "scheduler/planning/plan_step.h"
+#include "transport/control/tree_way.h"
+
+namespace sluice::planning {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using topology::Graph;
+using topology::Medium;
+using topology::VertexKind;
+
+// Racks of hosts "r0h0", "r0h1", …; host links of 100 MB/s, `narrow` between a rack and the core.
+std::unique_ptr<network::Network> Racks(int racks, int hosts, double narrow, const std::string& trees = "auto") {
+  Graph graph;
+  const uint32_t core = graph.Add(VertexKind::kSwitch, "core").value();
+  for (int r = 0; r < racks; ++r) {
+    const uint32_t leaf = graph.Add(VertexKind::kSwitch, "r" + std::to_string(r)).value();
+    EXPECT_TRUE(graph.Connect(leaf, core, Medium::kEthernet, narrow, 1e-6).ok());
+    for (int h = 0; h < hosts; ++h) {
+      const uint32_t host = graph.Add(VertexKind::kHost, "r" + std::to_string(r) + "h" + std::to_string(h)).value();
+      EXPECT_TRUE(graph.Connect(host, leaf, Medium::kEthernet, 100e6, 1e-6).ok());
+    }
+  }
+  proto::TopologyConfig config;
+  config.set_link_bytes(100'000'000);
+  config.set_oversubscription(1);
+  config.set_trees(trees);
+  return network::Network::Create(std::move(graph), config).value();
+}
+
+// `mib` of a model in partitions of 1 MiB, dealt out to shards in turn, these to servers in turn.
+proto::Plan PlanOf(const std::vector<std::string>& workers, const std::vector<std::string>& servers, int mib, network::Network* network) {
+  proto::Plan plan;
+  plan.set_state(proto::JOB_RUNNING);
+  plan.mutable_config()->set_workers(static_cast<uint32_t>(workers.size()));
+  plan.mutable_config()->set_codec("none");
+  plan.mutable_config()->set_reply(proto::REPLY_PARAMETERS);
+  plan.mutable_config()->mutable_optimizer()->set_kind("sgd");
+  for (size_t r = 0; r < workers.size(); ++r) {
+    plan.add_workers()->set_rank(static_cast<uint32_t>(r));
+    plan.mutable_workers(static_cast<int>(r))->set_host(workers[r]);
+    plan.mutable_workers(static_cast<int>(r))->set_alive(true);
+  }
+  for (size_t s = 0; s < servers.size(); ++s) {
+    proto::ServerInfo* server = plan.add_servers();
+    server->set_server(static_cast<uint32_t>(s));
+    server->set_id("s" + std::to_string(s));
+    server->set_host(servers[s]);
+    server->set_alive(true);
+    server->add_lanes();
+  }
+  const int shards = 4 * plan.servers_size();
+  for (int i = 0; i < shards; ++i) {
+    plan.add_shards()->set_shard(static_cast<uint32_t>(i));
+    plan.mutable_shards(i)->set_server(static_cast<uint32_t>(i % plan.servers_size()));
+  }
+  proto::TensorInfo* tensor = plan.add_tensors();
+  tensor->mutable_spec()->set_name("t");
+  tensor->mutable_spec()->add_shape(static_cast<uint64_t>(mib) << 18);
+  for (int p = 0; p < mib; ++p) {
+    tensor->add_partition_elements(1 << 18);
+    tensor->add_partition_shard(static_cast<uint32_t>(p % shards));
+  }
+  network->AddHosts(workers);
+  network->AddHosts(servers);
+  return plan;
+}
+
+const TreeOption* Find(const std::vector<TreeOption>& options, const std::string& name) {
+  for (const TreeOption& option : options)
+    if (option.name == name) return &option;
+  return nullptr;
+}
+
+TEST(TreeOptionsTest, ANarrowLinkBetweenRacksIsCrossedOnceARack) {
+  const auto network = Racks(2, 2, 20e6);
+  const std::vector<std::string> hosts = {"r0h0", "r0h1", "r1h0", "r1h1"};
+  const proto::Plan plan = PlanOf(hosts, hosts, 64, network.get());
+  std::string why_not;
+  const auto options = TreeOptions(plan, *network, &why_not);
+  EXPECT_EQ(why_not, "");
+  ASSERT_EQ(options.size(), 2u);   // no host has two ranks
+  EXPECT_EQ(options[0].name, "racks");
+  // Two workers push half of the model each, and as much comes for the other rack's two; with trees one does.
+  EXPECT_NEAR(options[0].step_s / Find(options, "none")->step_s, 0.5, 0.1);
+  for (const proto::Tree& tree : options[0].choice.trees) EXPECT_EQ(control::CheckTree(WithTrees(plan, options[0].choice), tree), "");
+  // Nobody takes a way through a server of the owner's own rack, and each rack's servers share the work.
+  const proto::Plan with = WithTrees(plan, options[0].choice);
+  std::set<uint32_t> aggregators;
+  for (const proto::ShardInfo& shard : with.shards()) {
+    ASSERT_NE(shard.tree(), 0u);
+    const proto::Tree& tree = with.trees(static_cast<int>(shard.tree()) - 1);
+    ASSERT_EQ(tree.nodes_size(), 1);
+    EXPECT_NE(tree.nodes(0).server() / 2, shard.server() / 2);
+    EXPECT_EQ(tree.nodes(0).ranks_size(), 2);
+    aggregators.insert(tree.nodes(0).server());
+  }
+  EXPECT_EQ(aggregators.size(), 4u);
+}
+
+TEST(TreeOptionsTest, WhereNothingIsNarrowNoTreeIsTheFirst) {
+  const auto network = Racks(2, 2, 1e9);
+  const std::vector<std::string> hosts = {"r0h0", "r0h1", "r1h0", "r1h1"};
+  std::string why_not;
+  const auto options = TreeOptions(PlanOf(hosts, hosts, 64, network.get()), *network, &why_not);
+  EXPECT_EQ(options[0].name, "none");
+}
+
+TEST(TreeOptionsTest, HostsWithSeveralRanksAddUpFirst) {
+  // One rack, four ranks a host: what leaves a host is a quarter.
+  const auto network = Racks(1, 3, 1e9);
+  std::vector<std::string> workers;
+  for (int i = 0; i < 8; ++i) workers.push_back(i < 4 ? "r0h0" : "r0h1");
+  const auto options = [&](const std::vector<std::string>& servers) {
+    std::string why_not;
+    return TreeOptions(PlanOf(workers, servers, 64, network.get()), *network, &why_not);
+  };
+  const auto found = options({"r0h0", "r0h1", "r0h2"});
+  EXPECT_EQ(found[0].name, "hosts");
+  EXPECT_LT(found[0].step_s, 0.5 * Find(found, "none")->step_s);
+  EXPECT_EQ(options({"r0h2"}).size(), 1u);   // no server beside ranks: nobody can add up
+}
+
+TEST(TreeOptionsTest, HostsUnderRacks) {
+  const auto network = Racks(2, 2, 10e6);
+  std::vector<std::string> workers, servers = {"r0h0", "r0h0", "r0h1", "r1h0", "r1h0", "r1h1"};
+  for (int i = 0; i < 8; ++i) workers.push_back("r" + std::to_string(i / 4) + "h" + std::to_string(i / 2 % 2));
+  std::string why_not;
+  const proto::Plan plan = PlanOf(workers, servers, 64, network.get());
+  const auto options = TreeOptions(plan, *network, &why_not);
+  const TreeOption* both = Find(options, "hosts and racks");
+  ASSERT_NE(both, nullptr);
+  for (const proto::Tree& tree : both->choice.trees) EXPECT_EQ(control::CheckTree(plan, tree), "");
+  EXPECT_TRUE(std::isfinite(both->step_s));
+  EXPECT_LE(options[0].step_s, both->step_s);
+}
+
+TEST(TreeOptionsTest, AJobThatCannotHaveTreesSaysWhy) {
+  const auto network = Racks(2, 2, 20e6);
+  const std::vector<std::string> hosts = {"r0h0", "r0h1", "r1h0", "r1h1"};
+  proto::Plan plan = PlanOf(hosts, hosts, 8, network.get());
+  plan.mutable_config()->set_mode(proto::MODE_ASP);
+  std::string why_not;
+  EXPECT_EQ(TreeOptions(plan, *network, &why_not).size(), 1u);
+  EXPECT_NE(why_not, "");
+  EXPECT_EQ(ExplainPlan(plan, *network).choices(0).why(), why_not);
+}
+
+TEST(ExplainPlanTest, SaysWhatALinkCarriesAndWhatWasWeighed) {
+  const auto network = Racks(2, 2, 20e6);
+  const std::vector<std::string> hosts = {"r0h0", "r0h1", "r1h0", "r1h1"};
+  proto::Plan plan = PlanOf(hosts, hosts, 64, network.get());
+  const proto::Explanation flat = ExplainPlan(plan, *network);
+  ASSERT_GT(flat.busiest_size(), 0);
+  EXPECT_DOUBLE_EQ(flat.busiest(0).bytes_per_second(), 20e6);
+  EXPECT_EQ(flat.busiest(0).source(), "file");
+  // Up from a rack: two workers' pushes of the half that lies there, and replies to two workers of the half here.
+  EXPECT_NEAR(flat.busiest(0).bytes(), 2.0 * 64 * (1 << 20), 1000);
+  EXPECT_NEAR(flat.busiest(0).busy_ms(), 1e3 * flat.busiest(0).bytes() / (kTcpEfficiency * 20e6), 1);
+  EXPECT_GE(flat.step_ms(), flat.busiest(0).busy_ms());
+  ASSERT_EQ(flat.choices_size(), 1);
+  EXPECT_EQ(flat.choices(0).chosen(), "none");
+  EXPECT_EQ(flat.choices(0).options(0).name(), "racks");
+  EXPECT_THAT(flat.choices(0).why(), HasSubstr("shorter"));
+  EXPECT_EQ(flat.servers(2), "s2 on r1h0");
+  EXPECT_EQ(flat.ranks(3).host(), "r1h1");
+
+  std::string why_not;
+  plan = WithTrees(plan, TreeOptions(plan, *network, &why_not)[0].choice);
+  const proto::Explanation trees = ExplainPlan(plan, *network);
+  EXPECT_NEAR(trees.step_ms() / flat.step_ms(), 0.5, 0.1);
+  EXPECT_EQ(trees.trees_size(), plan.trees_size());
+
+  plan.clear_tensors();
+  EXPECT_THAT(ExplainPlan(plan, *network).notes(), Contains(HasSubstr("no dense tensors yet")));
+  plan.mutable_workers(0)->set_host("nowhere");
+  EXPECT_THAT(ExplainPlan(plan, *network).notes(), Contains(HasSubstr("node.host")));
+}
+
+TEST(ExplainPlanTest, NoPlanIsFasterThanTheBound) {
+  const auto network = Racks(2, 2, 20e6);
+  const std::vector<std::string> hosts = {"r0h0", "r0h1", "r1h0", "r1h1"};
+  proto::Plan plan = PlanOf(hosts, hosts, 64, network.get());
+  std::vector<uint32_t> where;
+  for (const std::string& host : hosts) where.push_back(network->Host(host));
+  const topology::Tiers tiers = topology::FindTiers(network->graph(), where);
+  for (const topology::TierSpec& tier : tiers.tiers) plan.add_tiers()->set_bytes_per_second(static_cast<uint64_t>(tier.bytes_per_second));
+  for (int rank = 0; rank < 4; ++rank)
+    for (const uint32_t at : tiers.coordinates[static_cast<size_t>(rank)]) plan.mutable_workers(rank)->add_coordinates(at);
+  std::string why_not;
+  const auto options = TreeOptions(plan, *network, &why_not);
+  const double bound = ExplainPlan(plan, *network).bound_ms();
+  EXPECT_NEAR(bound, 1e3 * 64 * (1 << 20) / kTcpEfficiency / 20e6, 20);   // the model once, each way
+  for (const TreeOption& option : options) EXPECT_GE(1e3 * option.step_s, bound);
+}
+
+}  // namespace
+}  // namespace sluice::planning
