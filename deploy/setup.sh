@@ -14,7 +14,7 @@ build=(bash ca-certificates g++ bazel-bootstrap bazel-platforms bazel-rules-java
        libgrpc++-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev libabsl-dev
        libxxhash-dev libsqlite3-dev zlib1g-dev prometheus-cpp-dev libcivetweb-dev nlohmann-json3-dev libeigen3-dev
        libibverbs-dev libyaml-cpp-dev libpugixml-dev libmetis-dev libgtest-dev libgmock-dev libbenchmark-dev python3-minimal python3 dataset-fashion-mnist)
-check=(clang-16 libclang-rt-16-dev cmake pkg-config make python3-grpcio python3-yaml)
+check=(iproute2 procps clang-16 libclang-rt-16-dev cmake pkg-config make python3-grpcio python3-yaml)
 racks=(iproute2 procps)
 bench=(iperf3 iproute2 python3-torch)
 convergence=(bible-kjv python3-matplotlib)

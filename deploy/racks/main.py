@@ -42,12 +42,20 @@ def started_at(pid):
         return file.read().rsplit(")", 1)[1].split()[19]
 
 
+def runs(found):
+    """Whether the process that holds the cluster is there, and is not another one of that number."""
+    try:
+        return started_at(found["pid"]) == found["started_at"]
+    except OSError:
+        return False
+
+
 def state():
     """Of the cluster that is up; None if none is."""
     try:
         with open(STATE) as file:
             found = json.load(file)
-        return found if started_at(found["pid"]) == found["started_at"] else None
+        return found if runs(found) else None
     except (OSError, ValueError, KeyError):
         return None
 
@@ -99,21 +107,22 @@ def hold(arguments):
     for host in where:
         if host not in net.hosts:
             raise NetworkError("there is no host %s; hosts are %s" % (host, ", ".join(net.hosts)))
-    with Daemons(net, binaries(), FOLDER) as daemons:
-        daemons.start_scheduler(max(1, len(where)), options.flags.split())
-        for host in where:
-            daemons.start_server(host)
-        found = {"pid": os.getpid(), "started_at": started_at(os.getpid()), "racks": options.racks, "hosts": net.hosts,
-                 "rails": options.rails, "per_rack": options.hosts, "host_rate": options.host_rate, "core_rate": options.core_rate,
-                 "scheduler": daemons.address, "servers": where, "binaries": binaries()}
-        with open(STATE + ".new", "w") as file:
-            json.dump(found, file, indent=1)
-        os.rename(STATE + ".new", STATE)
-        try:
+    try:
+        with Daemons(net, binaries(), FOLDER) as daemons:
+            daemons.start_scheduler(max(1, len(where)), options.flags.split())
+            for host in where:
+                daemons.start_server(host)
+            found = {"pid": os.getpid(), "started_at": started_at(os.getpid()), "racks": options.racks, "hosts": net.hosts,
+                     "rails": options.rails, "per_rack": options.hosts, "host_rate": options.host_rate,
+                     "core_rate": options.core_rate, "scheduler": daemons.address, "servers": where, "binaries": binaries()}
+            with open(STATE + ".new", "w") as file:
+                json.dump(found, file, indent=1)
+            os.rename(STATE + ".new", STATE)
             while True:
                 daemons.check()
                 time.sleep(0.5)
-        finally:
+    finally:   # when all have ended
+        if os.path.exists(STATE):
             os.unlink(STATE)
 
 
@@ -146,8 +155,10 @@ def up(arguments):
 def down():
     found = need_state()
     os.kill(found["pid"], signal.SIGTERM)
-    deadline = time.monotonic() + 20
-    while state() is not None and time.monotonic() < deadline:
+    deadline = time.monotonic() + 30
+    while runs(found):
+        if time.monotonic() > deadline:
+            raise NetworkError("process %d, which holds the cluster, has not ended within 30 s" % found["pid"])
         time.sleep(0.05)
     print("down")
     return 0
