@@ -131,6 +131,7 @@ struct JobState {
   bool chooser_unwanted = false;
   uint64_t chooser_plan = 0;                                          // version that it has seen
   int chooser_tensors = 0;                                            // of the plan's, those that it has seen
+  proto::Choice owners;                                               // of the last tensors, as this process made it
   BottleneckWatch watch;
   StepMeter steps;
   TimeNs better_since = 0;                                            // another plan of trees has been better for so long; 0 = none is
@@ -314,8 +315,8 @@ class CoreImpl final : public SchedulerCore {
   void OnLeave(SessionId session, const proto::Leave& message);
   void SettleLeaves(JobState& job);
   absl::Status LeaveJob(JobState& job, uint32_t rank, const proto::Leave& message);
-  absl::Status AddTensorsOf(const PendingTensors& pending, const JobState& job, proto::JobRecord* next,
-                            std::map<std::string, uint32_t>* ids) const;
+  absl::Status AddTensorsOf(const PendingTensors& pending, const JobState& job, const std::vector<double>& weights,
+                            proto::JobRecord* next, std::map<std::string, uint32_t>* ids) const;
   void AddPendingTensors(JobState& job);
   bool ServersHave(const JobState& job, uint64_t version) const;
   void AnswerTensors(JobState& job);
@@ -331,7 +332,15 @@ class CoreImpl final : public SchedulerCore {
   const std::string& HostOfMember(const std::string& id) const;   // "" if it is not known
   void WatchNetwork();
   // planning.cc
-  void PlanTrees(const JobState& job, proto::JobRecord* next);
+  std::string PlanTrees(proto::Plan* plan) const;
+  struct Tensors {                 // what AddTensorsOf made of all that wait
+    proto::JobRecord next;
+    std::map<std::string, uint32_t> added;
+    std::map<const PendingTensors*, absl::Status> refused;
+    std::string trees;             // what was chosen, for the events
+  };
+  Tensors TensorsWith(const JobState& job, const std::vector<double>& weights) const;
+  Tensors PlanTensors(JobState& job);
   void Replan(JobState& job);
 
   // tables.cc

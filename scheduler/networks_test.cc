@@ -132,6 +132,57 @@ TEST_F(PlanningTest, TreesAreChosenWithThePlanThatHasTensors) {
   EXPECT_EQ(core_->ExplainPlan("other").status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(PlanningTest, OwnersGoToTheRackWithMostWorkers) {
+  topology_ = [] { return TwoRacks("off"); };
+  job_.set_workers(3);
+  StartCore();
+  for (const char host : std::string("abcd")) {
+    proto::Register server = ServerReg(std::string("s") + host);
+    server.set_host(std::string(1, host));
+    servers_.push_back(Connect(server));
+  }
+  for (const char host : std::string("abc")) {
+    proto::Register worker = WorkerReg(std::string("w") + host, static_cast<int>(worker_.size()));
+    worker.set_host(std::string(1, host));
+    worker_.push_back(Connect(worker));
+  }
+  Register();
+  uint64_t near = 0, all = 0;
+  for (const proto::ShardInfo& shard : plan().shards()) {
+    all += shard.bytes();
+    if (shard.server() < 2) near += shard.bytes();
+  }
+  EXPECT_EQ(all, uint64_t{64} << 20);
+  EXPECT_GT(near, all * 9 / 10);
+  const auto said = core_->ExplainPlan("j");
+  const auto& owners = said->choices(said->choices_size() - 1);
+  EXPECT_EQ(owners.what(), "owners of shards");
+  EXPECT_EQ(owners.chosen(), "by the network");
+  EXPECT_LT(owners.options(0).step_ms(), 0.8 * owners.options(1).step_ms());
+}
+
+TEST_F(PlanningTest, CopiesLieInAnotherRackThanTheOwner) {
+  job_.set_replicas(1);
+  Start();
+  for (const proto::ShardInfo& shard : plan().shards()) {
+    ASSERT_EQ(shard.backups_size(), 1);
+    EXPECT_NE(shard.backups(0).server() / 2, shard.server() / 2);
+  }
+  job_.set_name("two");   // where there is no such choice, at least on another host
+  job_.set_replicas(2);
+  worker_.clear();
+  for (const char host : std::string("abcd")) {
+    proto::Register worker = WorkerReg(std::string("x") + host, static_cast<int>(worker_.size()));
+    worker.set_host(std::string(1, host));
+    worker_.push_back(Connect(worker));
+  }
+  for (const proto::ShardInfo& shard : plan().shards()) {
+    ASSERT_EQ(shard.backups_size(), 2);
+    EXPECT_NE(shard.backups(0).server(), shard.backups(1).server());
+    EXPECT_NE(shard.backups(0).server() / 2, shard.server() / 2);
+  }
+}
+
 TEST_F(PlanningTest, OffMeansNoTreesAndOnMeansSomeWhereThereCanBe) {
   topology_ = [] { return TwoRacks("off"); };
   Start();

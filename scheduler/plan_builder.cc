@@ -43,7 +43,7 @@ uint64_t ChunkOf(const proto::TensorSpec& spec, const proto::Plan& plan) {
 // Where the next partition goes: by the bytes of lanes, then of their servers, then of the lane's shards.
 class Loads {
  public:
-  explicit Loads(const proto::Plan& plan) {
+  Loads(const proto::Plan& plan, const std::vector<double>& weights) {
     std::map<std::pair<uint32_t, uint32_t>, size_t> index;  // by server, lane
     for (int i = 0; i < plan.shards_size(); ++i) {
       const proto::ShardInfo& shard = plan.shards(i);
@@ -57,12 +57,21 @@ class Loads {
       lanes_[it->second].shards.emplace(shard.bytes(), i);
       server.bytes += shard.bytes();
     }
-    for (size_t lane = 0; lane < lanes_.size(); ++lane) order_.insert(Key(lane));
+    const bool weighted = std::any_of(servers_.begin(), servers_.end(), [&](const auto& server) {
+      return server.first < weights.size() && weights[server.first] > 0;
+    });
+    for (auto& [index, server] : servers_) {
+      if (weighted) server.weight = index < weights.size() ? weights[index] : 0;
+      for (const size_t lane : server.lanes)
+        lanes_[lane].weight = weighted ? server.weight / static_cast<double>(server.lanes.size()) : 1;
+    }
+    for (size_t lane = 0; lane < lanes_.size(); ++lane)
+      if (lanes_[lane].weight > 0) order_.insert(Key(lane));
   }
 
   // The shard for so many bytes. There must be one.
   int Place(uint64_t bytes) {
-    Lane& lane = lanes_[std::get<2>(*order_.begin())];
+    Lane& lane = lanes_[std::get<3>(*order_.begin())];
     Server& server = servers_[lane.server];
     for (const size_t i : server.lanes) order_.erase(Key(i));
     const auto [load, shard] = lane.shards.top();
@@ -79,14 +88,22 @@ class Loads {
   struct Lane {
     uint32_t server = 0;
     uint64_t bytes = 0;
+    double weight = 1;
     std::priority_queue<Load, std::vector<Load>, std::greater<Load>> shards;
   };
   struct Server {
     uint64_t bytes = 0;
+    double weight = 1;
     std::vector<size_t> lanes;
   };
-  using LaneKey = std::tuple<uint64_t, uint64_t, size_t>;  // the lane's bytes, its server's, its index
-  LaneKey Key(size_t lane) const { return {lanes_[lane].bytes, servers_.at(lanes_[lane].server).bytes, lane}; }
+  // The lane's bytes by its weight, the heavier weight first, its server's bytes by its weight, its index. Bytes are exact in
+  // doubles: a plan has less than 2^53.
+  using LaneKey = std::tuple<double, double, double, size_t>;
+  LaneKey Key(size_t index) const {
+    const Lane& lane = lanes_[index];
+    const Server& server = servers_.at(lane.server);
+    return {static_cast<double>(lane.bytes) / lane.weight, -lane.weight, static_cast<double>(server.bytes) / server.weight, index};
+  }
 
   std::vector<Lane> lanes_;  // in the order of their first shards
   std::map<uint32_t, Server> servers_;
@@ -194,7 +211,7 @@ absl::Status CheckRoom(const proto::Plan& plan, uint64_t tensors, uint64_t parti
                                                    " are allowed: raise job.partition_bytes"));
 }
 
-void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* plan) {
+void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* plan, const std::vector<double>& weights) {
   const uint64_t chunk = ChunkOf(spec, *plan);
   const uint64_t partitions = PartitionsOf(spec, elements, *plan);
   const uint32_t first = CountPartitions(*plan);
@@ -207,7 +224,7 @@ void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* pl
   tensor->mutable_spec()->set_dtype(Dtype(spec));
   tensor->set_first_partition(first);
 
-  Loads loads(*plan);
+  Loads loads(*plan, weights);
   for (uint64_t i = 0; i < partitions; ++i) {
     if (spec.has_table()) {
       tensor->add_partition_elements(elements);

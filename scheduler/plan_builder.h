@@ -46,7 +46,8 @@ absl::Status CheckRoom(const proto::Plan& plan, uint64_t tensors, uint64_t parti
 // on the shard with the fewest bytes, of equals on the first. (Shards alone would not do: while most are empty, the next
 // empty one may lie beside the largest.) Nobody knows how large a table will grow: its segments go to the shards in turn, from
 // where the last table ended, so every lane has as many as any other. Ranks that are out of the job are out of it too.
-void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* plan);
+// weights: of the servers, by index: each gets bytes in this ratio (0: none). Empty, or all 0: all the same.
+void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* plan, const std::vector<double>& weights = {});
 
 uint32_t CountPartitions(const proto::Plan& plan);
 std::string ShapeText(const proto::TensorSpec& spec);   // "784x10 fp32"

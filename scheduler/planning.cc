@@ -1,6 +1,7 @@
 // Choices that follow the network: aggregation trees, when to change them, and what is said of them.
 //
-//   tensors come        trees are chosen with the plan that has them, before anybody pushes (topology.trees)
+//   tensors come        owners of their partitions and trees are chosen with the plan that has them, before anybody pushes
+//                       (topology.trees)
 //   every second        the network is looked at (networks.cc). If other trees would make a step shorter by
 //                       topology.replan_gain_percent, and have done so for topology.replan_after_ms, and no trees have changed for
 //                       topology.replan_cooldown_ms, a plan with these goes out: open partials are discarded and pushed again
@@ -11,9 +12,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "scheduler/core_impl.h"
 #include "scheduler/planning/explain_plan.h"
+#include "scheduler/planning/owner_weights.h"
 #include "scheduler/planning/plan_step.h"
 #include "scheduler/planning/tree_options.h"
 #include "scheduler/trees.h"
@@ -39,27 +42,73 @@ TreeChoice WithReason(const planning::TreeOption& option, double instead) {
 
 }  // namespace
 
-void CoreImpl::PlanTrees(const JobState& job, proto::JobRecord* next) {
+// What was chosen, for the events; "" if there is nothing to say.
+std::string CoreImpl::PlanTrees(proto::Plan* plan) const {
   const std::string& mode = network_->config().trees();
-  proto::Plan* plan = next->mutable_plan();
-  if (mode == "off" || mode.empty() || plan->state() != proto::JOB_RUNNING) return;
+  if (mode == "off" || mode.empty() || plan->state() != proto::JOB_RUNNING) return "";
   std::string why_not;
   const std::vector<planning::TreeOption> options = planning::TreeOptions(*plan, *network_, &why_not);
   const auto none = std::ranges::find(options, "none", &planning::TreeOption::name);
   auto best = options.begin();
   if (mode == "on") {
     best = std::ranges::find_if(options, [](const planning::TreeOption& option) { return HasNodes(option.choice); });
-    if (best == options.end()) return;
+    if (best == options.end()) return "";
   } else if (!(best->step_s < (1 - kFirstGain) * none->step_s)) {
     best = none;
   }
-  if (!HasNodes(best->choice) && plan->trees().empty()) return;
-  if (absl::Status status = ApplyTrees(WithReason(*best, none->step_s), meta_.plan_version() + 1, plan); !status.ok()) {
-    Note("trees_refused", job.name(), std::string(status.message()));
-    return;
+  if (!HasNodes(best->choice) && plan->trees().empty()) return "";
+  if (absl::Status status = ApplyTrees(WithReason(*best, none->step_s), meta_.plan_version() + 1, plan); !status.ok())
+    return std::string(status.message());
+  return absl::StrCat(best->name, ": ", best->note, "; predicted step ", Ms(best->step_s), ", without trees ", Ms(none->step_s));
+}
+
+CoreImpl::Tensors CoreImpl::TensorsWith(const JobState& job, const std::vector<double>& weights) const {
+  Tensors out;
+  out.next = job.record;
+  for (const PendingTensors& pending : job.tensors) {
+    if (pending.version != 0) continue;
+    if (absl::Status status = AddTensorsOf(pending, job, weights, &out.next, &out.added); !status.ok())
+      out.refused.emplace(&pending, std::move(status));
   }
-  Note("trees", job.name(), absl::StrCat(best->name, ": ", best->note, "; predicted step ", Ms(best->step_s), ", without trees ",
-                                         Ms(none->step_s)));
+  if (!out.added.empty()) out.trees = PlanTrees(out.next.mutable_plan());
+  return out;
+}
+
+// Owners of the new tensors: shares by the network where that makes a step shorter, trees included; else even ones.
+CoreImpl::Tensors CoreImpl::PlanTensors(JobState& job) {
+  Tensors even = TensorsWith(job, {});
+  if (even.added.empty()) return even;
+  const CopyRules rules = RulesFor(job.record);
+  const planning::OwnerWeights owners =
+      planning::WeighOwners(even.next.plan(), *network_, {rules.draining.begin(), rules.draining.end()});
+  job.owners.Clear();
+  job.owners.set_what("owners of shards");
+  const double even_s = planning::PredictStep(even.next.plan(), *network_);
+  const auto add = [&](const char* name, double seconds, const std::string& note) {
+    proto::Option* option = job.owners.add_options();
+    option->set_name(name);
+    option->set_step_ms(1e3 * seconds);
+    option->set_note(note);
+  };
+  if (owners.weights.empty() || !(owners.best_s < (1 - kFirstGain) * owners.even_s)) {
+    job.owners.set_chosen("even");
+    job.owners.set_why(owners.weights.empty() ? "no server is placed better than another, or it is not known where all members are"
+                                              : "no other shares take 5 % off the busiest link");
+    add("even", even_s, "each event loop of a server owns as much");
+    return even;
+  }
+  Tensors weighed = TensorsWith(job, owners.weights);
+  const double weighed_s = planning::PredictStep(weighed.next.plan(), *network_);
+  std::vector<std::string> shares;
+  for (const proto::ServerInfo& server : even.next.plan().servers())
+    if (owners.weights[server.server()] > 0 && shares.size() < 8)
+      shares.push_back(absl::StrFormat("%s %.0f %%", server.id(), 100 * owners.weights[server.server()]));
+  const bool better = weighed_s < (1 - kFirstGain) * even_s;
+  job.owners.set_chosen(better ? "by the network" : "even");
+  job.owners.set_why(better ? "the busiest link carries less" : "with trees, or with so few partitions, it takes off less than 5 %");
+  add(better ? "by the network" : "even", better ? weighed_s : even_s, better ? absl::StrJoin(shares, ", ") : "");
+  add(better ? "even" : "by the network", better ? even_s : weighed_s, better ? "" : absl::StrJoin(shares, ", "));
+  return better ? weighed : even;
 }
 
 void CoreImpl::Replan(JobState& job) {
@@ -94,6 +143,7 @@ void CoreImpl::Replan(JobState& job) {
 absl::StatusOr<proto::Explanation> CoreImpl::ExplainPlan(const std::string& name) const {
   SLUICE_ASSIGN_OR_RETURN(const JobState* job, FindJob(name));
   proto::Explanation out = planning::ExplainPlan(job->plan(), *network_);
+  if (!job->owners.what().empty()) *out.add_choices() = job->owners;
   out.set_measured_step_ms(1e3 * job->steps.seconds());
   return out;
 }

@@ -130,6 +130,23 @@ void Promote(uint32_t server, uint32_t term, proto::ShardInfo* shard) {
   shard->set_move_to(0);
 }
 
+// How many failure domains `server` shares with the owner or copy that it shares the most with.
+size_t SharedDomains(const CopyRules& rules, const proto::ShardInfo& shard, uint32_t server) {
+  const auto mine = rules.domains.find(server);
+  if (mine == rules.domains.end()) return 0;
+  size_t most = 0;
+  const auto with = [&](uint32_t other) {
+    const auto its = rules.domains.find(other);
+    if (its == rules.domains.end()) return;
+    most = std::max(most, static_cast<size_t>(std::count_if(mine->second.begin(), mine->second.end(), [&](uint32_t domain) {
+                      return std::find(its->second.begin(), its->second.end(), domain) != its->second.end();
+                    })));
+  };
+  with(shard.server());
+  for (const proto::BackupInfo& copy : shard.backups()) with(copy.server());
+  return most;
+}
+
 // Heaviest first, so that what is light evens out the rest.
 std::vector<int> ByWeight(const proto::Plan& plan) {
   std::vector<int> order(static_cast<size_t>(plan.shards_size()));
@@ -151,10 +168,12 @@ uint32_t NameCopies(const CopyRules& rules, bool in_sync, proto::Plan* plan) {
     while (Lacks(rules, takers, *shard)) {
       const uint32_t owner = shard->server();
       uint32_t best = owner;
-      for (const uint32_t server : takers)
-        if (CanTake(*shard, server) &&
-            (best == owner || weights.Server(owner, server) < weights.Server(owner, best)))
-          best = server;
+      std::pair<size_t, uint64_t> least;   // shared domains, weight
+      for (const uint32_t server : takers) {
+        if (!CanTake(*shard, server)) continue;
+        const std::pair price(SharedDomains(rules, *shard, server), weights.Server(owner, server));
+        if (best == owner || price < least) best = server, least = price;
+      }
       proto::BackupInfo* copy = shard->add_backups();
       copy->set_server(best);
       copy->set_lane(weights.LightestLane(plan->servers(static_cast<int>(best))));

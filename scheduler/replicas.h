@@ -30,6 +30,9 @@ struct CopyRules {
   uint32_t term = 0;                // of shards whose owner changes now: NextTerm
   std::set<uint32_t> avoid;         // servers that get no copies now (not alive ones never do): no stream, draining
   std::set<uint32_t> draining;      // their copies are given to others and dropped then
+  // Of each server the failure domains that it is in (its host, its rack, …), as numbers; none = not known. Copies are named
+  // where they share the fewest with the owner and the other copies.
+  std::map<uint32_t, std::vector<uint32_t>> domains;
 };
 
 // Larger than the term of every shard, and than `floor`.
@@ -61,7 +64,8 @@ struct Tended {
 };
 
 // Brings the copies to what the rules want, in this order:
-//   1. Where a shard has fewer than rules.replicas copies and there are servers for them, copies are named: spread so that
+//   1. Where a shard has fewer than rules.replicas copies and there are servers for them, copies are named: never in the
+//      owner's failure domain where there is a choice (rules.domains), and spread so that
 //      the shards of one owner have their copies all over (a loss is then shared by all), and on each server on the lane
 //      that carries least. in_sync: at the start of a job only, when everything is zeros.
 //   2. Copies beyond the number wanted are dropped, those not in sync and the latest first; copies on draining servers as

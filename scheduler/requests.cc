@@ -28,8 +28,8 @@ void CoreImpl::OnRegisterTensors(SessionId session, const proto::RegisterTensors
   job.tensors.push_back({.session = session, .rank = state.rank, .message = message, .version = 0, .ids = {}});
 }
 
-absl::Status CoreImpl::AddTensorsOf(const PendingTensors& pending, const JobState& job, proto::JobRecord* next,
-                                    std::map<std::string, uint32_t>* ids) const {
+absl::Status CoreImpl::AddTensorsOf(const PendingTensors& pending, const JobState& job, const std::vector<double>& weights,
+                                    proto::JobRecord* next, std::map<std::string, uint32_t>* ids) const {
   std::map<std::string, const proto::TensorSpec*> fresh;
   std::vector<std::pair<const proto::TensorSpec*, uint64_t>> in_order;
   uint64_t partitions = 0;
@@ -51,7 +51,7 @@ absl::Status CoreImpl::AddTensorsOf(const PendingTensors& pending, const JobStat
   SLUICE_RETURN_IF_ERROR(CheckRoom(next->plan(), in_order.size(), partitions));
   for (const auto& [spec, n] : in_order) {
     (*ids)[spec->name()] = static_cast<uint32_t>(next->plan().tensors_size());
-    AddTensor(*spec, n, next->mutable_plan());
+    AddTensor(*spec, n, next->mutable_plan(), weights);
     next->add_tensor_ranks(pending.rank);
   }
   return absl::OkStatus();
@@ -60,17 +60,17 @@ absl::Status CoreImpl::AddTensorsOf(const PendingTensors& pending, const JobStat
 void CoreImpl::AddPendingTensors(JobState& job) {
   if (std::all_of(job.tensors.begin(), job.tensors.end(), [](const auto& pending) { return pending.version != 0; }))
     return;
-  proto::JobRecord next = job.record;
-  std::map<std::string, uint32_t> added;
+  Tensors planned = PlanTensors(job);
+  const std::map<std::string, uint32_t>& added = planned.added;
   std::erase_if(job.tensors, [&](const PendingTensors& pending) {
-    if (pending.version != 0) return false;
-    const absl::Status status = AddTensorsOf(pending, job, &next, &added);
-    if (!status.ok()) Answer(pending.session, pending.message.request(), status);
-    return !status.ok();
+    const auto refused = planned.refused.find(&pending);
+    if (refused == planned.refused.end()) return false;
+    Answer(pending.session, pending.message.request(), refused->second);
+    return true;
   });
   if (!added.empty()) {
-    PlanTrees(job, &next);
-    if (!CommitJob(job, std::move(next)).ok()) return;  // the next tick comes here again
+    if (!CommitJob(job, std::move(planned.next)).ok()) return;  // the next tick comes here again
+    if (!planned.trees.empty()) Note("trees", job.name(), planned.trees);
     Note("tensors", job.name(),
          absl::StrCat(added.size(), " tensors registered, ", job.plan().tensors_size(), " in all, ",
                       CountPartitions(job.plan()), " partitions"));

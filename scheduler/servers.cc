@@ -63,6 +63,10 @@ CopyRules CoreImpl::RulesFor(const proto::JobRecord& record) const {
     if (it == servers_.end() || it->second.live.session == 0 || it->second.record.incarnation() != info.incarnation())
       rules.avoid.insert(info.server());
     if (it != servers_.end() && it->second.record.draining() && info.alive()) rules.draining.insert(info.server());
+    if (const uint32_t host = network_->Host(info.host()); host != topology::kNone) {
+      const std::span<const uint32_t> domains = network_->domains().Of(host);
+      rules.domains[info.server()].assign(domains.begin(), domains.end());
+    }
   }
   return rules;
 }
@@ -149,6 +153,9 @@ absl::Status CoreImpl::UpdateServers(JobState& job, const LostServers& lost) {
     }
   }
   const std::vector<std::string> joined = JoinServers(plan);
+  std::vector<std::string> hosts;
+  for (const proto::ServerInfo& info : plan->servers()) hosts.push_back(info.host());
+  network_->AddHosts(hosts);
   const CopyRules rules = RulesFor(next);
   ApplyMoves(PlanMoves(next, rules, config_.moves_at_once()), rules, &next);
   const Tended tended = Tend(rules, /*in_sync=*/false, plan);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "scheduler/planning/places.h"
 #include "scheduler/planning/plan_step.h"
 #include "transport/control/tree_way.h"
 
@@ -39,18 +40,7 @@ Places FindPlaces(const proto::Plan& plan, const network::Network& network) {
   const auto rack_of = [&](const std::string& name) -> uint32_t {
     const uint32_t host = network.Host(name);
     if (host == kNone) return kNone;
-    std::set<uint32_t> switches, seen = {host};
-    std::vector<uint32_t> stack = {host};                   // the host, its cards and bridges
-    while (!stack.empty()) {
-      const uint32_t at = stack.back();
-      stack.pop_back();
-      for (const auto& half : network.graph().Incident(at)) {
-        const topology::Vertex& next = network.graph().vertex(half.to);
-        if (next.kind == topology::VertexKind::kSwitch) switches.insert(half.to);
-        else if (next.host == host && seen.insert(half.to).second) stack.push_back(half.to);
-      }
-    }
-    const auto [it, is_new] = racks.emplace(std::vector<uint32_t>(switches.begin(), switches.end()), static_cast<uint32_t>(racks.size()));
+    const auto [it, is_new] = racks.emplace(SwitchesOf(network.graph(), host), static_cast<uint32_t>(racks.size()));
     return it->second;
   };
   for (const proto::WorkerInfo& worker : plan.workers()) {
