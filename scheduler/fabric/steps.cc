@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "base/status_macros.h"
 #include "scheduler/fabric/step_parts.h"
@@ -93,12 +95,18 @@ std::vector<std::vector<Exchange>> StagesOf(const StepSpec& spec, const Stream& 
   const uint32_t deepest = depths.empty() ? 0 : *std::max_element(depths.begin(), depths.end());
   const double total = stream.Total();
   stages.resize(1 + deepest);
+  std::map<std::pair<uint32_t, int32_t>, Parts> senders;   // by stage and parent: hosts of its nodes
   for (size_t n = 0; n < tree.nodes.size(); ++n) {
     const StepTree::Node& node = tree.nodes[n];
     const uint32_t host = spec.servers[node.server];
-    stages[0].push_back({PartsOfRanks(spec, node.ranks), {{host, total}}});
-    stages[1 + deepest - depths[n]].push_back(
-        {{{host, 1}}, node.parent < 0 ? owners : Parts{{spec.servers[tree.nodes[node.parent].server], total}}});
+    Parts ranks = PartsOfRanks(spec, node.ranks);
+    const bool on_host = std::all_of(ranks.begin(), ranks.end(), [&](const Routes::Part& part) { return part.host == host; });
+    if (!on_host) stages[0].push_back({std::move(ranks), {{host, total}}});
+    senders[{1 + deepest - depths[n], node.parent}].push_back({host, 1});
+  }
+  for (auto& [key, from] : senders) {
+    const auto& [stage, parent] = key;
+    stages[stage].push_back({std::move(from), parent < 0 ? owners : Parts{{spec.servers[tree.nodes[parent].server], total}}});
   }
   return stages;
 }
