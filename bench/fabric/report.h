@@ -1,6 +1,7 @@
 // Rows of a table that is printed and written as JSON, and what all parts of the benchmark share.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
