@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/philox.h"
 #include "base/status_macros.h"
 #include "scheduler/placement/baselines.h"
 #include "scheduler/placement/layouts.h"
@@ -14,6 +15,8 @@ namespace {
 
 constexpr size_t kSmall = 64;          // tasks: every start is improved to its end
 constexpr size_t kLarge = 20'000;      // tasks: few layouts are tried
+constexpr uint32_t kKicksPerStart = 2;
+constexpr int kSwapsPerKick = 3;
 constexpr size_t kImproved = 3;        // starts of others than small jobs
 
 struct Start {
@@ -55,7 +58,9 @@ class Solver {
       Take(i == 0 ? "random" : absl::StrCat("random ", i), std::move(random));
     }
     std::stable_sort(starts_.begin(), starts_.end(), [](const Start& a, const Start& b) { return Better(a.score, b.score); });
-    return ImproveThem(small ? std::max<size_t>(options_.starts, kImproved) : kImproved);
+    Solution solution = ImproveThem(small ? std::max<size_t>(options_.starts, kImproved) : kImproved);
+    if (small) Kick(&solution);
+    return solution;
   }
 
   absl::StatusOr<Solution> ImproveOne(const Placement& placement) {
@@ -106,6 +111,29 @@ class Solver {
       solution.start = start.name;
     }
     return solution;
+  }
+
+  // Out of the local optimum by a few swaps at random, and down again.
+  void Kick(Solution* solution) {
+    std::vector<uint32_t> movable;
+    for (uint32_t t = 0; t < problem_.tasks.size(); ++t)
+      if (problem_.Movable(t)) movable.push_back(t);
+    if (movable.size() < 4) return;
+    PhiloxRandom random(options_.seed, 0x6b69636b);
+    const auto any = [&] { return movable[random.Below(static_cast<uint32_t>(movable.size()))]; };
+    for (uint32_t kick = 0; kick < kKicksPerStart * options_.starts && solution->evaluations < options_.evaluations; ++kick) {
+      Placement placement = solution->placement;
+      for (int i = 0; i < kSwapsPerKick; ++i) {
+        const uint32_t a = any(), b = any();
+        if (TakesPlace(problem_.tasks[a]) == TakesPlace(problem_.tasks[b])) std::swap(placement[a], placement[b]);
+      }
+      objective_->Reset(placement);
+      solution->evaluations += Refine(objective_.get(), options_.seed + kick, options_.evaluations - solution->evaluations);
+      objective_->Reset(Placement(objective_->placement()));
+      if (!Better(objective_->score(), solution->score)) continue;
+      solution->placement = objective_->placement();
+      solution->score = objective_->score();
+    }
   }
 
   const Problem& problem_;

@@ -5,8 +5,8 @@
 //      options.starts.
 //   2. Tasks that belong apart (Problem::apart) are taken apart.
 //   3. The best of them, or all of a small job, are improved by swaps of two tasks and moves of one to a free place, as long as
-//      that helps and the budget lasts. Small jobs: all pairs. Large ones: a task of a busy domain and one beside a peer
-//      of it, by random numbers.
+//      that helps and the budget lasts. Small jobs: all pairs, and again from the best after a few swaps at random. Large
+//      ones: a task and one beside a peer of it, by random numbers.
 //
 // The budget is counted in evaluations, so that the same input and seed give the same placement on any machine.
 #pragma once

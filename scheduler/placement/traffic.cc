@@ -123,14 +123,16 @@ absl::StatusOr<JobTasks> TasksOf(const proto::JobFile& job, Exchange exchange, u
     SLUICE_RETURN_IF_ERROR(AddGroupTraffic(spec, groups, out.workers, &out.traffic));
 
   bool known = true;
-  const double push = model * CodecRatio(job.job().codec(), &known);
+  out.push = CodecRatio(job.job().codec(), &known);
+  out.pull = job.job().reply() == proto::REPLY_CHANGE ? 0.5 : 1;   // fp16, the default of job.reply_codec
+  const double push = model * out.push;
   if (!known) out.notes.push_back(absl::StrCat("gradients in codec \"", job.job().codec(), "\" are counted as fp32"));
   if (exchange == Exchange::kServers) {
     Traffic::AllToAll all;
     for (uint32_t rank = 0; rank < out.workers; ++rank) all.from.push_back(rank);
     for (uint32_t server = 0; server < out.servers; ++server) all.to.push_back(out.workers + server);
     all.there = push / out.servers;
-    all.back = (job.job().reply() == proto::REPLY_CHANGE ? model / 2 : model) / out.servers;
+    all.back = model * out.pull / out.servers;
     out.traffic.AddAllToAll(std::move(all));
     const uint32_t copies = std::min(job.job().replicas() + 1, out.servers);   // of a shard, with its owner
     for (uint32_t first = 0; copies > 1 && first < out.servers; first += copies) {

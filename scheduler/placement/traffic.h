@@ -40,6 +40,7 @@ struct JobTasks {
   std::vector<Task> tasks;                   // workers by rank, then servers
   uint32_t workers = 0, servers = 0;
   Traffic traffic;
+  double push = 1, pull = 1;                 // bytes on the wire for one of the model's, to and from servers
   std::vector<uint32_t> blocks;              // as in Problem
   std::vector<std::vector<uint32_t>> apart;  // servers that hold copies of each other's shards
   std::vector<std::string> notes;            // what was assumed
