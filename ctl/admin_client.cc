@@ -42,6 +42,9 @@ class Client final : public AdminClient {
   absl::StatusOr<proto::Plan> GetPlan(const std::string& job) override {
     return Call<proto::Plan>(&proto::Admin::Stub::GetPlan, Job(job));
   }
+  absl::StatusOr<proto::Explanation> ExplainPlan(const std::string& job) override {
+    return Call<proto::Explanation>(&proto::Admin::Stub::ExplainPlan, Job(job));
+  }
   absl::StatusOr<proto::EffectiveConfig> GetConfig(const std::string& job) override {
     proto::GetConfigRequest request;
     request.set_job(job);

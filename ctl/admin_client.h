@@ -25,6 +25,7 @@ class AdminClient {
   virtual absl::StatusOr<proto::TableList> ListTables(const std::string& job) = 0;
   virtual absl::StatusOr<proto::LinkList> ListLinks() = 0;
   virtual absl::StatusOr<proto::Plan> GetPlan(const std::string& job) = 0;
+  virtual absl::StatusOr<proto::Explanation> ExplainPlan(const std::string& job) = 0;
   virtual absl::StatusOr<proto::EffectiveConfig> GetConfig(const std::string& job) = 0;
   virtual absl::StatusOr<proto::EventList> ListEvents(uint64_t after, uint32_t limit) = 0;
   virtual absl::StatusOr<proto::JobStatus> AbortJob(const std::string& job, const std::string& reason) = 0;

@@ -1,12 +1,14 @@
 #include "ctl/arguments.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/config_schema.h"
+#include "base/status_macros.h"
 
 namespace sluice::ctl {
 namespace {
@@ -22,7 +24,7 @@ const std::vector<std::string>& Commands() {
 const std::vector<std::string>& Options() {
   static const auto* const options = new std::vector<std::string>{
       "--help", "--version", "--json", "--all", "--follow", "--watch", "--job", "--reason", "--timeout", "--after",
-      "--limit", "--scheduler", "--config", "--dry-run"};
+      "--limit", "--scheduler", "--config", "--dry-run", "--explain", "--topology", "--job-file", "--output", "--seed"};
   return *options;
 }
 
@@ -46,6 +48,31 @@ bool ChangesSomething(const std::string& command) {
 
 bool TakesServer(const std::string& command) {
   return command == "move-shard" || command == "drain" || command == "undrain" || command == "drain-status";
+}
+
+// At commas outside of brackets: "n[1,2]=inside.xml,cluster.conf" are two.
+std::vector<std::string> SplitFiles(const std::string& text) {
+  std::vector<std::string> files(1);
+  int depth = 0;
+  for (const char c : text) {
+    depth += (c == '[') - (c == ']');
+    if (c == ',' && depth <= 0) files.emplace_back();
+    else files.back() += c;
+  }
+  files.erase(std::remove(files.begin(), files.end(), ""), files.end());
+  return files;
+}
+
+absl::Status CheckPlan(const Arguments& a) {
+  const bool plan = a.command == "plan", dry = plan && a.dry_run;
+  if (a.explain && !plan) return absl::InvalidArgumentError("--explain goes with plan only");
+  if (!a.output.empty() && !plan) return absl::InvalidArgumentError("--output goes with plan only");
+  if ((!a.topology.empty() || !a.job_file.empty()) && !dry)
+    return absl::InvalidArgumentError("--topology and --job-file go with plan --dry-run only");
+  if (dry && !a.help && (a.topology.empty() || a.job_file.empty()))
+    return absl::InvalidArgumentError("plan --dry-run needs --topology=FILE[,FILE] and --job-file=FILE");
+  if (dry && a.watch_seconds > 0) return absl::InvalidArgumentError("--watch does not go with plan --dry-run: its files say the same again");
+  return absl::OkStatus();
 }
 
 bool IsNumber(absl::string_view text) {
@@ -79,6 +106,21 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
       out.all = true;
     } else if (word == "--dry-run") {
       out.dry_run = true;
+    } else if (word == "--explain") {
+      out.explain = true;
+    } else if (name == "--topology") {
+      status = value(&text);
+      for (std::string& file : SplitFiles(text)) out.topology.push_back(std::move(file));
+    } else if (name == "--job-file") {
+      status = value(&out.job_file);
+    } else if (name == "--output") {
+      status = value(&out.output);
+      if (status.ok() && out.output != "hostlist" && out.output != "rankfile" && out.output != "slurm")
+        status = absl::InvalidArgumentError(absl::StrCat("--output: \"", out.output, "\"; hostlist, rankfile and slurm are possible"));
+    } else if (name == "--seed") {
+      status = value(&text);
+      if (status.ok() && !absl::SimpleAtoi(text, &out.seed))
+        status = absl::InvalidArgumentError(absl::StrCat("--seed: \"", text, "\" is not a number"));
     } else if (word == "--follow" || word == "-f") {
       out.follow = true;
     } else if (name == "--watch") {
@@ -144,8 +186,9 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
     return absl::InvalidArgumentError(
         absl::StrCat(out.command, " needs ", out.command == "move-shard" ? "the number of a shard and " : "",
                      "the id of a server (`sluicectl status` shows them)"));
-  if (out.dry_run && out.command != "rebalance")
-    return absl::InvalidArgumentError("--dry-run goes with rebalance only");
+  if (out.dry_run && out.command != "rebalance" && out.command != "plan")
+    return absl::InvalidArgumentError("--dry-run goes with rebalance and plan only");
+  SLUICE_RETURN_IF_ERROR(CheckPlan(out));
   if (out.watch_seconds > 0 && ChangesSomething(out.command))
     return absl::InvalidArgumentError(
         absl::StrCat("--watch does not go with ", out.command, ", which is done once",
@@ -170,6 +213,11 @@ Commands
   links                  the ways between members: one row a link and path, with kind, rail, goodput and bytes as the
                          member saw them within the last seconds, and why a link does not use RDMA
   plan                   the plan of a job: servers, workers, tensors
+  plan --explain         why it is so: what was weighed, the busiest links, the predicted step and what the runner-up would cost
+  plan --dry-run --topology=FILE[,FILE] --job-file=FILE
+                         the same for a job that does not run, on a network that need not be there: where its ranks and servers
+                         would go. Files of any known format (`sluicectl topology check`), HOSTS=FILE for the inside of hosts; the job
+                         file is proto/topology.proto's JobFile in text format
   events [--follow]      what happened; --follow goes on with what happens
   config                 the scheduler's configuration and where each value came from; with --job that job's
   abort JOB [--reason=TEXT]
@@ -193,7 +241,10 @@ Options
   --scheduler=HOST:PORT  where the scheduler is (also SLUICE_NODE_SCHEDULER; default 127.0.0.1:7700)
   --reason=TEXT          abort: why, for the plan, the events and the workers' own last words
   --job=NAME             which job; not needed where there is one
-  --dry-run              rebalance: move nothing
+  --dry-run              rebalance: move nothing; plan: without a cluster
+  --output=FORMAT        plan with --explain or --dry-run: hosts in the order of ranks for launchers: hostlist (a line a rank), rankfile
+                         (Open MPI), slurm (for srun --nodelist and --distribution=arbitrary)
+  --seed=N               plan --dry-run: of the search; default 1
   --json                 JSON instead of tables (events --follow: one object a line)
   --watch[=SECONDS]      again and again, every 2 seconds by default
   --timeout=SECONDS      how long a call may take; default 10

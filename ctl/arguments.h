@@ -18,7 +18,12 @@ struct Arguments {
   std::string server;            // move-shard, drain, undrain, drain-status
   uint32_t shard = 0;            // move-shard
   bool has_shard = false;
-  bool dry_run = false;          // rebalance
+  bool dry_run = false;          // rebalance, plan
+  bool explain = false;          // plan
+  std::vector<std::string> topology;   // plan --dry-run: files
+  std::string job_file;          // plan --dry-run
+  std::string output;            // plan: "", hostlist, rankfile, slurm
+  uint64_t seed = 1;             // plan --dry-run
   bool json = false;
   bool follow = false;           // events
   bool all = false;              // shards

@@ -111,7 +111,7 @@ TEST(Arguments, MovesTakeShardsAndServers) {
   EXPECT_THAT(refused({"drain", "s1", "s2"}), HasSubstr("unexpected \"s2\""));
   EXPECT_THAT(refused({"drain", "s1", "--watch"}), HasSubstr("drain-status SERVER --watch"));
   EXPECT_THAT(refused({"rebalance", "--watch"}), HasSubstr("moves --watch"));
-  EXPECT_THAT(refused({"status", "--dry-run"}), HasSubstr("rebalance only"));
+  EXPECT_THAT(refused({"status", "--dry-run"}), HasSubstr("rebalance and plan only"));
 }
 
 TEST(Render, MovesBalanceAndDrains) {

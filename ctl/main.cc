@@ -13,6 +13,7 @@
 #include "ctl/admin_client.h"
 #include "ctl/arguments.h"
 #include "ctl/doctor.h"
+#include "ctl/plan_dry_run.h"
 #include "ctl/render.h"
 #include "nlohmann/json.hpp"
 #include "transport/control/grpc_quiet.h"
@@ -43,6 +44,10 @@ int Show(const absl::StatusOr<Message>& message, const Arguments& arguments) {
   return Show(message, arguments, [](const Message& m) { return Render(m); });
 }
 
+int ShowPlan(const absl::StatusOr<proto::Explanation>& explanation, const Arguments& a) {
+  return Show(explanation, a, [&](const proto::Explanation& e) { return a.output.empty() ? Render(e) : RenderForLauncher(e, a.output); });
+}
+
 int Once(const Arguments& a, AdminClient* client) {
   if (a.command == "status") return Show(client->GetCluster(), a);
   if (a.command == "workers") return Show(client->ListWorkers(a.job), a);
@@ -51,6 +56,7 @@ int Once(const Arguments& a, AdminClient* client) {
   if (a.command == "tensors") return Show(client->ListTensors(a.job), a);
   if (a.command == "tables") return Show(client->ListTables(a.job), a);
   if (a.command == "links") return Show(client->ListLinks(), a);
+  if (a.command == "plan" && (a.explain || !a.output.empty())) return ShowPlan(client->ExplainPlan(a.job), a);
   if (a.command == "plan") return Show(client->GetPlan(a.job), a);
   if (a.command == "config") return Show(client->GetConfig(a.job), a);
   if (a.command == "abort") return Show(client->AbortJob(a.job, a.reason), a);
@@ -90,6 +96,7 @@ int Run(const Arguments& a, const proto::Config& config) {
     Print(a.json ? Json(checks) : Render(checks));
     return AnyFailed(checks) ? kExitUnhealthy : kExitOk;
   }
+  if (a.command == "plan" && a.dry_run) return ShowPlan(PlanDryRun(a, config.topology()), a);
   auto client = AdminClient::Create(config.node().scheduler(), static_cast<TimeNs>(a.timeout_seconds * kSecond));
   if (a.follow) return Follow(a, client.get());
   if (a.watch_seconds == 0) return Once(a, client.get());
