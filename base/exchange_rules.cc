@@ -47,14 +47,19 @@ absl::Status CheckAllReduceJob(const proto::JobConfig& job) {
 absl::Status CheckExchange(const proto::JobConfig& job) {
   const std::string& exchange = job.exchange();
   if (exchange.empty() || exchange == "servers" || exchange == "auto") return absl::OkStatus();
-  if (exchange == "allreduce") return CheckAllReduceJob(job);
+  if (exchange == "allreduce") {
+    SLUICE_RETURN_IF_ERROR(CheckAllReduceJob(job));
+    return absl::InvalidArgumentError(
+        "job.exchange=allreduce is not built: PushPull goes by the servers. A trainer does the same by Client::AllReduce with a "
+        "residual of its own (worker/client.h); leave job.exchange at servers");
+  }
   if (exchange == "sharded")
     return absl::InvalidArgumentError(
         "job.exchange=sharded is not built: the optimizers' code is the servers' alone. A trainer that has an optimizer of its "
         "own does the same by ReduceScatter, an update of its slice, and AllGather (worker/client.h); else use servers or "
         "allreduce");
   return absl::InvalidArgumentError(
-      absl::StrCat("job.exchange is \"", exchange.substr(0, 64), "\"; servers, allreduce and auto are possible"));
+      absl::StrCat("job.exchange is \"", exchange.substr(0, 64), "\"; servers and auto are possible"));
 }
 
 }  // namespace sluice

@@ -10,7 +10,8 @@ namespace sluice {
 // INVALID_ARGUMENT names the key that is in the way, why, and what to do. (What `auto` does then: servers.)
 absl::Status CheckAllReduceJob(const proto::JobConfig& job);
 
-// job.exchange as a whole: a known name, and one that the rest of the job allows. "" = servers.
+// job.exchange as a whole. "" and "auto" mean servers in this release, "allreduce" and "sharded" are refused with what a
+// trainer can call instead.
 absl::Status CheckExchange(const proto::JobConfig& job);
 
 }  // namespace sluice

@@ -76,7 +76,7 @@ TEST(Exchange, WhatDoesNotGoTogetherIsRefusedByName) {
     proto::JobConfig job;
     job.set_exchange("allreduce");
     change(job);
-    return CheckExchange(job).ToString();
+    return CheckAllReduceJob(job).ToString();
   };
   using ::testing::HasSubstr;
   EXPECT_EQ(why([](auto&) {}), "OK");
@@ -85,8 +85,15 @@ TEST(Exchange, WhatDoesNotGoTogetherIsRefusedByName) {
   EXPECT_THAT(why([](auto& job) { job.set_on_worker_loss(proto::LOSS_RESCALE); }), HasSubstr("LOSS_RESCALE"));
   EXPECT_THAT(why([](auto& job) { job.set_backup_workers(1); }), HasSubstr("backup_workers"));
   EXPECT_THAT(why([](auto& job) { job.set_codec_rules("*bias=auto"); }), HasSubstr("codec auto"));
-  EXPECT_THAT(why([](auto& job) { job.set_exchange("sharded"); }), HasSubstr("ReduceScatter"));
-  EXPECT_THAT(why([](auto& job) { job.set_exchange("ring"); }), HasSubstr("servers, allreduce and auto"));
+  const auto exchange = [](const char* name) {
+    proto::JobConfig job;
+    job.set_exchange(name);
+    return CheckExchange(job).ToString();
+  };
+  EXPECT_EQ(exchange("auto"), "OK");
+  EXPECT_THAT(exchange("allreduce"), HasSubstr("Client::AllReduce"));
+  EXPECT_THAT(exchange("sharded"), HasSubstr("ReduceScatter"));
+  EXPECT_THAT(exchange("ring"), HasSubstr("servers and auto"));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The hybrid (job.exchange): which tensors travel to the servers and back, and which are summed up among the workers. Pure;
+// The hybrid's choice (job.exchange; PushPull does not ask for it yet, see base/exchange_rules.h): which tensors travel to the servers and back, and which are summed up among the workers. Pure;
 // every worker decides the same from the plan alone.
 //
 //   servers, pipelined by partition    2 a + max(M / B_worker, w M / (s B_server))
