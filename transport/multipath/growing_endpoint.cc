@@ -39,7 +39,7 @@ void GrowingEndpoint::Grow(GrownLink& link) {
   link.before = tcp_->Stats(link.id);
   link.owner = std::make_unique<CoreOwner>(this, link.id);
   link.core = std::make_unique<MultipathLink>(link.owner.get(), limits(), options_.chunk_bytes);
-  link.core->PathUp(kBasePath, {.tier = 0}, clock_->Now());
+  link.core->PathUp(kBasePath, {.tier = 0, .read_by_peer = true}, clock_->Now());
   link.core->Begin();
   // Slots that the peer knows by frames before the first packet, too.
   for (const auto& [slot, memory] : link.slots) AnnounceSlot(link, slot, memory);
@@ -165,7 +165,8 @@ void GrowingEndpoint::OnFurtherAccepted(LinkId id, const Hello& peer) {
 void GrowingEndpoint::ConnectionUp(GrownLink& link, PathId path) {
   Grow(link);
   CountPathUp(link);
-  link.core->PathUp(path, {.tier = 0, .remote_group = kConnectionGroup | path, .packets = false}, clock_->Now());
+  link.core->PathUp(path, {.tier = 0, .remote_group = kConnectionGroup | path, .packets = false, .read_by_peer = true},
+                    clock_->Now());
   Log(absl::StrCat("link to ", Name(link), ": a further connection is up, ", link.connector ? "to " : "from ",
                    link.hosts[path]));
   link.failed_hosts.erase(link.hosts[path]);

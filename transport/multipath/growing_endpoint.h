@@ -50,6 +50,7 @@ class GrowingEndpoint final : public MultipathEndpoint, public Handler, public P
   // ---- Endpoint ----
 
   uint32_t port() const override { return tcp_->port(); }
+  void TakeBack(LinkId id, uint64_t cookie) override { tcp_->TakeBack(id, cookie); }
   void SetHandler(Handler* handler) override { handler_ = handler; }
   const EndpointLimits& limits() const override { return options_.tcp.limits; }
   bool ByReference(LinkId, ConstBytes) const override { return false; }
@@ -124,6 +125,7 @@ class GrowingEndpoint final : public MultipathEndpoint, public Handler, public P
     void SendChunk(PathId path, const Chunk& chunk, uint64_t token) override {
       endpoint_->SendChunk(link_, path, chunk, token);
     }
+    void TakeBack(PathId path, uint64_t token) override { endpoint_->TakeBack(link_, path, token); }
     uint32_t ReceivesPosted(PathId path) override { return endpoint_->driver_->ReceivesPosted(link_, path); }
     void BreakPath(PathId path, const absl::Status& why) override { endpoint_->BreakPath(link_, path, why); }
     void Deliver(const FrameHeader& header, Payload payload) override {
@@ -220,6 +222,8 @@ class GrowingEndpoint final : public MultipathEndpoint, public Handler, public P
   void SendPacket(LinkId id, PathId path, ConstBytes packet, uint64_t token);
 
   void SendChunk(LinkId id, PathId path, const Chunk& chunk, uint64_t token);
+
+  void TakeBack(LinkId id, PathId path, uint64_t token);
 
   void BreakPath(LinkId id, PathId path, const absl::Status& why);
 

@@ -17,6 +17,17 @@
 //   6. A slot is closed at once if all its bytes have landed, since a sender writes no byte of it twice; else CLOSE asks the
 //      sender, who answers CLOSED when nothing is on its way. Memory that no path can write remotely closes at once.
 //   7. Credits: a path with a bounded number of receives is not sent more than the peer has posted (CREDIT).
+//   8. A chunk that is late on a path whose bytes the peer's process reads itself (PathInfo::read_by_peer) goes out once more,
+//      over another such path (link_chunks.cc). The first copy that is done counts. Before the frame's payload is given back,
+//      the paths of the other copies are told to read it no more (TakeBack).
+//
+// What keeps a second copy harmless, and must stay true:
+//   - It is made of a chunk on a path that is read by the peer, and travels over one: the peer's process takes the bytes out
+//     of a stream, and drops those of a closed slot. A chunk that went by remote writes is never on two paths; it goes out
+//     again by 5 alone.
+//   - Both copies carry the same bytes to the same place under the same tag; the receiver counts a tag once.
+//   - CLOSED speaks of remote writes alone: nobody waits there for a chunk on a slow TCP path.
+//   - A chunk is on one path once at most, so a path that hangs holds no more than its window.
 //
 // Bounds on a peer: early packets, unannounced tags, held frames and remote slots are limited; beyond is an error.
 // Single-threaded.
@@ -53,6 +64,7 @@ struct PathInfo {
   std::optional<uint32_t> credits;  // receives that the peer has posted; none: it needs no credits
   uint32_t credits_used = 0;        // of them, before it was up
   uint32_t receives = 0;            // that were posted here before the peer was told, with credits
+  bool read_by_peer = false;        // a stream: the peer's process reads chunks out of it, so that it can drop late ones
 };
 
 struct Chunk {
@@ -82,7 +94,10 @@ class MultipathLink {
     // Can chunks be sent from this memory over this path?
     virtual bool CanSendFrom(PathId path, ConstBytes payload) = 0;
     virtual void SendPacket(PathId path, ConstBytes packet, uint64_t token) = 0;   // copies
-    virtual void SendChunk(PathId path, const Chunk& chunk, uint64_t token) = 0;   // payload is lent until Done or PathLost
+    virtual void SendChunk(PathId path, const Chunk& chunk, uint64_t token) = 0;   // payload is lent until Done, PathLost or TakeBack
+    // This chunk has arrived another way, or nobody wants it: its payload is not read from now on; what has not left yet is
+    // copied. Done follows all the same. Only of paths that are read_by_peer.
+    virtual void TakeBack(PathId path, uint64_t token) = 0;
     virtual uint32_t ReceivesPosted(PathId path) = 0;                              // for paths with credits
     // The peer has lost this path: destroy it, then call PathLost (from inside if it likes).
     virtual void BreakPath(PathId path, const absl::Status& why) = 0;
@@ -128,7 +143,8 @@ class MultipathLink {
   bool HasPath(PathId path) const { return paths_.contains(path); }
   std::vector<PathState> States() const;
   uint64_t paths_lost() const { return paths_lost_; }
-  uint64_t resent_chunks() const { return resent_chunks_; }
+  uint64_t resent_chunks() const { return resent_chunks_; }   // because their path was lost, or they were late on it
+  bool WaitsForChunks() const { return !open_.empty(); }       // so that Pump must be called as time passes
   uint64_t duplicates() const { return duplicates_; }
   TimeNs credit_stall() const { return credit_stall_; }   // of all paths, while there was something to send
   uint64_t frames_in() const { return frames_in_; }
@@ -152,10 +168,11 @@ class MultipathLink {
     uint64_t mark = 0;         // packet_bytes_ when it was announced
   };
   struct OutChunk {
-    std::shared_ptr<OutFrame> frame;
+    std::shared_ptr<OutFrame> frame;   // null: another copy was done, or nobody wants it; this one only measures its path
     size_t offset = 0, bytes = 0;  // in the frame's payload
     uint32_t tag = 0;
     TimeNs sent = 0;
+    TimeNs expected = 0, due = 0;  // when it should be done by its path's estimate, and from when on it is late
   };
   struct Path {
     PathInfo info;
@@ -166,6 +183,7 @@ class MultipathLink {
     std::map<uint32_t, OutChunk> flying;
     size_t flying_bytes = 0;
     Goodput goodput;
+    LeastTime latency;                               // of chunks, from SendChunk to Done
     TimeNs last_done = 0, last_service = 0;          // of a chunk: when, and how long after the one before it
     std::deque<uint32_t> recent;                     // tags that came over it
     std::optional<std::vector<uint32_t>> peer_tags;  // from the peer's LOST
@@ -180,7 +198,7 @@ class MultipathLink {
   struct RemoteSlot {
     uint64_t bytes = 0, sent = 0;
     std::vector<SlotTarget> targets;
-    uint32_t flying = 0;    // chunks sent or in doubt
+    uint32_t flying = 0;    // chunks sent or in doubt, by remote writes
     bool closing = false, answer = false;
   };
   struct LocalSlot {
@@ -209,6 +227,7 @@ class MultipathLink {
   void SendCredits();
   void Resend();
   bool Announce();
+  size_t Ahead();
   bool TakeFrames();
   bool TakeFragments(OutFrame& frame);
   void FrameDone(OutFrame& frame);
@@ -217,14 +236,31 @@ class MultipathLink {
 
   // link_paths.cc
   void SendLost();
-  bool OpenChunks(const std::shared_ptr<OutFrame>& frame);
-  bool IssueChunks(TimeNs now);
-  Path* Choose(const OutChunk& chunk, TimeNs now, PathId* chosen, SlotTarget* target);
-  bool AnyWay(const OutFrame& frame);
   void ChunkDone(const OutChunk& chunk);
-  void Unfly(SlotId slot);
+  void Unfly(const Path& path, SlotId slot);
+  void TakeBackCopies(uint32_t tag);
+  bool OnAnotherPath(PathId id, uint32_t tag) const;
   void Settle(PathId id, Path& path);
   void CountStalls(TimeNs now);
+
+  // link_chunks.cc
+  struct Way {               // a path that can take a chunk
+    PathId id = 0;
+    Path* path = nullptr;
+    SlotTarget target;
+    double rate = 0;         // 0 = not known
+    bool late = false;       // a chunk on it should have been done by now
+  };
+  bool OpenChunks(const std::shared_ptr<OutFrame>& frame);
+  size_t ChunkBytes(size_t payload);
+  bool AnyWay(const OutFrame& frame);
+  std::vector<Way> Ways(const OutChunk& chunk, TimeNs now);
+  bool Full(const Way& way, size_t bytes, double best_rate, bool only_one);
+  std::optional<Way> Choose(const OutChunk& chunk, TimeNs now);
+  std::optional<Way> ChooseForTail(const OutChunk& chunk, TimeNs now);
+  void Issue(const Way& way, OutChunk chunk, TimeNs now);
+  bool IssueChunks(TimeNs now);
+  void SendAgain(TimeNs now, bool idle);
 
   // link_receive.cc
   absl::Status InOrder(ConstBytes packet);
@@ -253,6 +289,7 @@ class MultipathLink {
   std::map<uint64_t, std::shared_ptr<OutFrame>> open_;   // announced, chunks not all Done; by mark, then order
   size_t queued_bytes_ = 0;
   std::deque<OutChunk> pending_;
+  size_t pending_bytes_ = 0;
   PacketBuilder builder_;
   uint64_t next_sequence_ = 1;
   uint32_t next_tag_ = 0;

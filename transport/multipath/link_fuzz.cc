@@ -22,6 +22,9 @@ class Nowhere final : public MultipathLink::Owner {
     sum += chunk.payload.empty() ? 0 : static_cast<uint64_t>(chunk.payload.back());
     flying.push_back({path, token});
   }
+  void TakeBack(PathId path, uint64_t) override {
+    if (path == 1) abort();
+  }
   uint32_t ReceivesPosted(PathId) override { return 64; }
   void BreakPath(PathId path, const absl::Status&) override { broken.push_back(path); }
   void Deliver(const FrameHeader& header, Payload payload) override {
@@ -54,9 +57,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<std::byte> memory(1000), payload(20000);
   MultipathLink link(&owner, {.max_slotless_bytes = 10000}, 4096);
   TimeNs now = kSecond;
-  link.PathUp(kBasePath, {}, now);
+  link.PathUp(kBasePath, {.read_by_peer = true}, now);
   link.Begin();
   link.PathUp(1, {.tier = 1, .remote_group = 1, .credits = 8, .receives = 8}, now);
+  link.PathUp(2, {.remote_group = 2, .packets = false, .read_by_peer = true}, now);
   link.OpenSlot(1, memory, {{.group = 1, .address = 4096, .key = 7}}, true);
   ConstBytes rest{reinterpret_cast<const std::byte*>(data), size};
   while (rest.size() >= 3) {
@@ -67,9 +71,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     now += kMillisecond;
     absl::Status status;
     switch (kind % 6) {
-      case 0: status = link.OnPacket(kind / 6 % 2, piece); break;
+      case 0: status = link.OnPacket(kind / 6 % 3, piece); break;
       case 1:
-        if (piece.size() >= 4) status = link.OnChunk(kind / 6 % 2, LoadLe<uint32_t>(piece.data()));
+        if (piece.size() >= 4) status = link.OnChunk(kind / 6 % 3, LoadLe<uint32_t>(piece.data()));
         break;
       case 2: {
         FrameHeader header;

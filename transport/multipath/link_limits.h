@@ -12,6 +12,7 @@ inline constexpr TimeNs kAnswerWithin = 30 * kSecond;       // of a peer whose b
 inline constexpr uint32_t kCreditStep = 16;                 // receives posted before the peer is told
 inline constexpr size_t kMostChunksOfFrame = 1024;          // a larger frame has larger chunks
 inline constexpr uint64_t kMostHeldByPeer = 8 << 20;        // payload and headers behind a frame that waits for chunks
+inline constexpr size_t kMostAhead = 2 << 20;               // bytes of chunks that are announced and wait for a path
 inline constexpr size_t kMostHeldBytes = 32 << 20;          // the receiver's bound for the same
 inline constexpr size_t kMostHeldFrames = 1 << 18;
 inline constexpr size_t kMostEarlyPackets = 1 << 10;        // a path has 64 in doubt at most

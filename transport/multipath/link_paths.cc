@@ -1,4 +1,4 @@
-// Paths: which chunk goes by which, and what is done about one that was lost.
+// Paths: what becomes of a chunk that was sent, and what is done about a path that was lost.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -8,19 +8,6 @@
 #include "transport/multipath/link_limits.h"
 
 namespace sluice::transport::multipath {
-namespace {
-
-// A path that was not used for so long gets a chunk, whatever its goodput was: it may be better by now. Frames wait for that
-// chunk, so a path whose last one took long is tried less often: at most a twentieth of the time goes into that.
-constexpr TimeNs kProbeEvery = 250 * kMillisecond;
-constexpr TimeNs kProbeShare = 20;
-constexpr size_t kSmallPayload = 4096;
-constexpr double kWindowSeconds = 0.02;   // of goodput that may be in flight on a path
-constexpr size_t kLeastChunks = 4, kMostChunks = 32;
-static_assert(kMostChunks < kRecentTags);
-
-}  // namespace
-
 void MultipathLink::PathUp(PathId id, const PathInfo& info, TimeNs now) {
   Path& path = paths_[id];
   path.info = info;
@@ -62,11 +49,15 @@ void MultipathLink::Settle(PathId id, Path& path) {
   if (path.up || !path.peer_tags.has_value()) return;
   std::vector<OutChunk> again;
   for (auto& [tag, chunk] : path.flying) {
-    Unfly(chunk.frame->header.slot);
+    if (chunk.frame == nullptr) continue;
+    Unfly(path, chunk.frame->header.slot);
     if (std::find(path.peer_tags->begin(), path.peer_tags->end(), tag) != path.peer_tags->end()) {
-      ChunkDone(chunk);
+      const OutChunk done = std::move(chunk);
+      TakeBackCopies(tag);
+      ChunkDone(done);
       continue;
     }
+    if (OnAnotherPath(id, tag)) continue;
     const auto slot = remote_slots_.find(chunk.frame->header.slot);
     if (slot == remote_slots_.end() || slot->second.closing) {
       ChunkDone(chunk);  // the peer has closed the slot and waits for nothing
@@ -76,6 +67,7 @@ void MultipathLink::Settle(PathId id, Path& path) {
   }
   for (auto chunk = again.rbegin(); chunk != again.rend(); ++chunk) {
     queued_bytes_ += chunk->bytes;
+    pending_bytes_ += chunk->bytes;
     ++resent_chunks_;
     pending_.push_front(std::move(*chunk));
   }
@@ -99,13 +91,34 @@ void MultipathLink::Done(PathId id, uint64_t token, TimeNs now) {
   path.flying_bytes -= chunk.bytes;
   path.last_service = now - std::max(chunk.sent, path.last_done);
   path.last_done = now;
+  path.latency.Add(now - chunk.sent, now);
   path.goodput.Finished(chunk.bytes, !path.flying.empty(), now);
-  Unfly(chunk.frame->header.slot);
+  if (chunk.frame == nullptr) return;
+  TakeBackCopies(chunk.tag);
+  Unfly(path, chunk.frame->header.slot);
   ChunkDone(chunk);
 }
 
-// One chunk fewer is on its way to this slot.
-void MultipathLink::Unfly(SlotId id) {
+// A chunk is done: its other copies are nobody's business any more.
+void MultipathLink::TakeBackCopies(uint32_t tag) {
+  for (auto& [id, path] : paths_) {
+    const auto copy = path.flying.find(tag);
+    if (copy == path.flying.end() || copy->second.frame == nullptr) continue;
+    if (path.up) owner_->TakeBack(id, kChunkToken | tag);
+    copy->second.frame.reset();
+  }
+}
+
+bool MultipathLink::OnAnotherPath(PathId id, uint32_t tag) const {
+  for (const auto& [other, path] : paths_) {
+    if (other != id && path.flying.contains(tag)) return true;
+  }
+  return false;
+}
+
+// One chunk fewer is on its way to this slot by remote writes.
+void MultipathLink::Unfly(const Path& path, SlotId id) {
+  if (path.info.read_by_peer) return;
   const auto slot = remote_slots_.find(id);
   if (slot == remote_slots_.end()) return;
   if (--slot->second.flying == 0 && slot->second.closing) {
@@ -133,132 +146,6 @@ void MultipathLink::SendLost() {
     Post(kBasePath, base->second, 0, builder.Take(0));
     if (it->second.peer_tags.has_value()) paths_.erase(it);
   }
-}
-
-// Is there a path now that could take this frame's chunks?
-bool MultipathLink::AnyWay(const OutFrame& frame) {
-  const RemoteSlot& slot = remote_slots_.at(frame.header.slot);
-  const Path* lead = Lead();
-  for (const auto& [id, path] : paths_) {
-    if (!path.up || lead == nullptr || path.info.tier < lead->info.tier) continue;  // packets are the better way then
-    if (id == kBasePath) return true;
-    for (const SlotTarget& target : slot.targets) {
-      if (target.group == path.info.remote_group && owner_->CanSendFrom(id, frame.payload)) return true;
-    }
-  }
-  return false;
-}
-
-bool MultipathLink::OpenChunks(const std::shared_ptr<OutFrame>& frame) {
-  RemoteSlot& slot = remote_slots_.at(frame->header.slot);
-  const size_t bytes = frame->payload.size();
-  if (bytes <= kSmallPayload) return false;   // a packet and a copy cost less than a packet, a write and its notice
-  // What does not lie in the slot is the receiver's to refuse. No more is written than the slot is long, since the receiver
-  // may use the memory for something else as soon as so much has landed; what comes beyond goes by packets, which it copies.
-  if (frame->header.stripe_offset > slot.bytes || bytes > slot.bytes - frame->header.stripe_offset) return false;
-  if (slot.sent > slot.bytes || bytes > slot.bytes - slot.sent || !AnyWay(*frame)) return false;
-  const size_t chunk = std::max(chunk_bytes_, (bytes / kMostChunksOfFrame + 4096) / 4096 * 4096);
-  const uint32_t chunks = static_cast<uint32_t>((bytes + chunk - 1) / chunk);
-  builder_.Frame(frame->header, next_tag_, chunks, {});
-  frame->begun = true;
-  frame->chunks_left = chunks;
-  packet_bytes_ += kHeaderBytes;
-  frame->mark = packet_bytes_;
-  open_.emplace(frame->mark, frame);
-  queued_bytes_ -= kHeaderBytes;
-  slot.sent += bytes;
-  for (size_t offset = 0; offset < bytes; offset += chunk) {
-    pending_.push_back({frame, offset, std::min(chunk, bytes - offset), next_tag_++});
-  }
-  ++frames_out_;
-  payload_out_ += bytes;
-  return true;
-}
-
-// The path of the best tier on which this chunk is there first, by what is in flight and the measured goodput. Null: that
-// one is full, and to wait for it is better than to take another.
-MultipathLink::Path* MultipathLink::Choose(const OutChunk& chunk, TimeNs now, PathId* chosen, SlotTarget* target) {
-  struct Candidate {
-    PathId id;
-    Path* path;
-    SlotTarget target;
-    double rate;
-  };
-  std::vector<Candidate> candidates;
-  const RemoteSlot& slot = remote_slots_.at(chunk.frame->header.slot);
-  for (auto& [id, path] : paths_) {
-    if (!path.up || (!candidates.empty() && path.info.tier < candidates.front().path->info.tier)) continue;
-    SlotTarget way;
-    bool found = id == kBasePath;
-    for (const SlotTarget& into : slot.targets) {
-      if (found || into.group != path.info.remote_group) continue;
-      way = into;
-      found = owner_->CanSendFrom(id, chunk.frame->payload);
-      break;
-    }
-    if (!found) continue;
-    if (!candidates.empty() && path.info.tier > candidates.front().path->info.tier) candidates.clear();
-    candidates.push_back({id, &path, way, path.goodput.Rate(path.flying_bytes, now)});
-  }
-  double best_rate = 0;
-  for (const Candidate& candidate : candidates) best_rate = std::max(best_rate, candidate.rate);
-  const Candidate* best = nullptr;
-  double best_time = 0;
-  for (const Candidate& candidate : candidates) {
-    const Path& path = *candidate.path;
-    const bool probe = path.flying.empty() && now - path.goodput.last_used() >= std::max(kProbeEvery, kProbeShare * path.last_service);
-    const double rate = candidate.rate > 0 ? candidate.rate : std::max(best_rate, 1.0);
-    const double time = probe ? -1.0 : static_cast<double>(path.flying_bytes + chunk.bytes) / rate;
-    if (best == nullptr || time < best_time) {
-      best = &candidate;
-      best_time = time;
-    }
-  }
-  if (best == nullptr) return nullptr;
-  Path& path = *best->path;
-  const size_t window = std::clamp(static_cast<size_t>(best->rate * kWindowSeconds), kLeastChunks * chunk_bytes_,
-                                   kMostChunks * chunk_bytes_);
-  const bool credit = !path.info.credits.has_value() || path.credits_granted != path.credits_used;
-  // Of one that nothing is known of, one chunk will tell.
-  const bool unknown = best->rate == 0 && !path.flying.empty() && candidates.size() > 1;
-  if (unknown || path.flying.size() >= kMostChunks || (!path.flying.empty() && path.flying_bytes + chunk.bytes > window) || !credit ||
-      owner_->Room(best->id) < 2)
-    return nullptr;
-  *chosen = best->id;
-  *target = best->target;
-  return &path;
-}
-
-bool MultipathLink::IssueChunks(TimeNs now) {
-  bool progress = false;
-  while (!pending_.empty()) {
-    const OutChunk& next = pending_.front();
-    const SlotId slot_id = next.frame->header.slot;
-    PathId id = 0;
-    SlotTarget target;
-    Path* path = Choose(next, now, &id, &target);
-    if (path == nullptr) return progress;
-    OutChunk chunk = std::move(pending_.front());
-    pending_.pop_front();
-    queued_bytes_ -= chunk.bytes;
-    if (path->info.credits.has_value()) ++path->credits_used;
-    path->goodput.Began(!path->flying.empty(), now);
-    path->flying_bytes += chunk.bytes;
-    path->bytes += chunk.bytes;
-    if (id != kBasePath) beside_out_ += chunk.bytes;
-    ++path->chunks;
-    ++remote_slots_.at(slot_id).flying;
-    const Chunk out{.payload = chunk.frame->payload.subspan(chunk.offset, chunk.bytes),
-                    .slot = slot_id,
-                    .offset = chunk.frame->header.stripe_offset + chunk.offset,
-                    .target = target,
-                    .tag = chunk.tag};
-    chunk.sent = now;
-    path->flying.emplace(chunk.tag, std::move(chunk));
-    owner_->SendChunk(id, out, kChunkToken | out.tag);
-    progress = true;
-  }
-  return progress;
 }
 
 // Since the last Pump, on paths that had no credit then though something waited; and which have none now.
@@ -301,7 +188,7 @@ std::vector<PathState> MultipathLink::States() const {
     if (!path.up) continue;
     states.push_back({.path = id,
                       .tier = path.info.tier,
-                      .goodput = path.goodput.last_rate(),
+                      .goodput = path.goodput.measured(),
                       .chunks = path.chunks,
                       .bytes = path.bytes,
                       .packets = path.packets,

@@ -245,17 +245,35 @@ absl::Status MultipathLink::PeerCloses(SlotId id, bool answer) {
   it->second.closing = true;
   it->second.answer = answer;
   std::deque<OutChunk> left;
+  std::vector<OutChunk> done;
   for (OutChunk& chunk : pending_) {
     if (chunk.frame->header.slot != id) {
       left.push_back(std::move(chunk));
       continue;
     }
     queued_bytes_ -= chunk.bytes;
-    ChunkDone(chunk);
+    pending_bytes_ -= chunk.bytes;
+    done.push_back(std::move(chunk));
   }
   pending_ = std::move(left);
-  ++it->second.flying;
-  Unfly(id);  // at once, if nothing is on its way
+  // What is on its way in a stream will be dropped; nobody waits for it.
+  for (auto& [path_id, path] : paths_) {
+    if (!path.info.read_by_peer || !path.up) continue;
+    for (auto& [tag, chunk] : path.flying) {
+      if (chunk.frame == nullptr || chunk.frame->header.slot != id) continue;
+      done.push_back(chunk);
+      TakeBackCopies(tag);
+    }
+  }
+  // Nothing by remote writes: the answer goes out at once.
+  if (it->second.flying == 0) {
+    if (answer) {
+      ++answers_owed_;
+      control_.push_back({.kind = Control::kClosed, .slot = id, .targets = {}});
+    }
+    remote_slots_.erase(it);
+  }
+  for (const OutChunk& chunk : done) ChunkDone(chunk);
   return absl::OkStatus();
 }
 

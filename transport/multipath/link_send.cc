@@ -142,9 +142,15 @@ uint64_t MultipathLink::HeldByPeer() const {
   return open_.empty() ? 0 : packet_bytes_ - open_.begin()->first;
 }
 
+// Chunks are announced one frame at a time; on streams, some ahead, so that a slow one can carry what is needed last.
+size_t MultipathLink::Ahead() {
+  const Path* lead = Lead();
+  return lead != nullptr && lead->info.read_by_peer ? kMostAhead : 1;
+}
+
 bool MultipathLink::TakeFrames() {
   bool progress = false;
-  while (!queue_.empty() && pending_.empty()) {
+  while (!queue_.empty() && pending_bytes_ < Ahead()) {
     const std::shared_ptr<OutFrame> frame = queue_.front();
     if (!frame->begun) {
       if (HeldByPeer() > kMostHeldByPeer || !MakeRoom(kFrameRecordBytes + 8)) return progress;
@@ -214,6 +220,7 @@ void MultipathLink::SendAll(TimeNs now) {
     const bool issued = IssueChunks(now);
     if (stopped_ || (!took && !issued)) break;
   }
+  SendAgain(now, /*idle=*/pending_.empty());
   if (!control_.empty() && Announce()) FlushPacket();
 }
 
@@ -247,6 +254,7 @@ std::vector<uint64_t> MultipathLink::Stop() {
   for (auto& frame : queue_) take(*frame);
   queue_.clear();
   pending_.clear();
+  pending_bytes_ = 0;
   open_.clear();
   queued_bytes_ = 0;
   return cookies;

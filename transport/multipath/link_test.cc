@@ -3,6 +3,7 @@
 // cookie returns.
 #include "transport/multipath/link.h"
 
+#include <algorithm>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -38,7 +39,8 @@ class Side final : public MultipathLink::Owner {
  public:
   struct Op {
     std::vector<std::byte> packet;       // or:
-    ConstBytes payload;                  // (lent)
+    ConstBytes payload;                  // lent, or of `copy` once it was taken back
+    std::vector<std::byte> copy;
     uint64_t address = 0;
     uint32_t tag = 0;
     uint64_t token = 0;
@@ -49,7 +51,8 @@ class Side final : public MultipathLink::Owner {
     std::deque<uint64_t> arrived;        // not known to the sender yet
     bool alive = true;                   // the sender's end
     uint32_t receives = 0, posted = 0;   // at the receiver
-    size_t rate = 1;
+    size_t rate = 1;                     // 0: nothing passes
+    bool stream = false;                 // the receiver reads it, and drops chunks for closed memory
   };
 
   Side(World* world, size_t chunk_bytes) : world_(world), link(this, {.max_slotless_bytes = 100000}, chunk_bytes) {}
@@ -59,12 +62,20 @@ class Side final : public MultipathLink::Owner {
   }
   bool CanSendFrom(PathId, ConstBytes payload) override { return payload.size() % 7 != 0; }
   void SendPacket(PathId path, ConstBytes packet, uint64_t token) override {
-    out[path].flying.push_back({.packet = {packet.begin(), packet.end()}, .payload = {}, .token = token});
+    out[path].flying.push_back({.packet = {packet.begin(), packet.end()}, .payload = {}, .copy = {}, .token = token});
   }
   void SendChunk(PathId path, const Chunk& chunk, uint64_t token) override {
     const uint64_t address = path == kBasePath ? (chunk.slot << 32) + chunk.offset : chunk.target.address + chunk.offset;
-    out[path].flying.push_back({.packet = {}, .payload = chunk.payload, .address = address, .tag = chunk.tag,
+    out[path].flying.push_back({.packet = {}, .payload = chunk.payload, .copy = {}, .address = address, .tag = chunk.tag,
                                 .token = token, .chunk = true});
+  }
+  void TakeBack(PathId path, uint64_t token) override {
+    EXPECT_TRUE(out[path].stream) << "a remote write cannot be taken back";
+    for (Op& op : out[path].flying) {
+      if (op.token != token) continue;
+      op.copy.assign(op.payload.begin(), op.payload.end());
+      op.payload = op.copy;
+    }
   }
   uint32_t ReceivesPosted(PathId path) override;
   void BreakPath(PathId path, const absl::Status&) override;
@@ -72,7 +83,12 @@ class Side final : public MultipathLink::Owner {
     if (on_frame) on_frame(header, payload.bytes());
   }
   void Sent(uint64_t cookie) override {
-    EXPECT_TRUE(lent.erase(cookie) == 1) << "cookie " << cookie << " came back twice or was never lent";
+    const auto it = lent.find(cookie);
+    ASSERT_TRUE(it != lent.end()) << "cookie " << cookie << " came back twice or was never lent";
+    // Used for something else from now on.
+    std::fill(it->second.begin(), it->second.end(), std::byte{0xEE});
+    used_again.push_back(std::move(it->second));
+    lent.erase(it);
   }
   void SlotClosed(SlotId slot) override { memory.at(slot).open = false; }
 
@@ -81,6 +97,7 @@ class Side final : public MultipathLink::Owner {
   std::map<PathId, Wire> out;
   std::map<SlotId, Memory> memory;
   std::map<uint64_t, std::vector<std::byte>> lent;
+  std::deque<std::vector<std::byte>> used_again;
   std::function<void(const FrameHeader&, ConstBytes)> on_frame;
   bool failed = false;
 };
@@ -88,9 +105,10 @@ class Side final : public MultipathLink::Owner {
 class World {
  public:
   World(uint64_t seed, size_t chunk_bytes) : random(seed), a(this, chunk_bytes), b(this, chunk_bytes) {
-    a.link.PathUp(kBasePath, {.tier = 0}, now);
-    b.link.PathUp(kBasePath, {.tier = 0}, now);
-    a.out[kBasePath], b.out[kBasePath];
+    for (Side* side : {&a, &b}) {
+      side->link.PathUp(kBasePath, {.tier = 0, .read_by_peer = true}, now);
+      side->out[kBasePath].stream = true;
+    }
     a.link.Begin();
     b.link.Begin();
   }
@@ -103,6 +121,17 @@ class World {
       side->out[id].posted = receives;
       side->out[id].rate = 1 + random.Below(5);
       side->link.PathUp(id, {.tier = tier, .remote_group = tier, .credits = receives, .receives = receives}, now);
+    }
+    paths.insert(id);
+    return id;
+  }
+
+  PathId AddStream() {
+    const PathId id = next_path_++;
+    for (Side* side : {&a, &b}) {
+      side->out[id].rate = 1 + random.Below(5);
+      side->out[id].stream = true;
+      side->link.PathUp(id, {.tier = 0, .remote_group = 1, .packets = false, .read_by_peer = true}, now);
     }
     paths.insert(id);
     return id;
@@ -127,7 +156,7 @@ class World {
     if (path != kBasePath) ++wire.posted;
     absl::Status status;
     if (op.chunk) {
-      if (path != kBasePath || (to.memory.contains(op.address >> 32) && to.memory.at(op.address >> 32).open)) {
+      if (!wire.stream || (to.memory.contains(op.address >> 32) && to.memory.at(op.address >> 32).open)) {
         Write(to, op.address, op.payload, op.payload.size());
         status = to.link.OnChunk(path, op.tag);
       }
@@ -146,7 +175,8 @@ class World {
     side.out[path].arrived.clear();
     side.out[path].alive = false;
     for (const Side::Op& op : other.out[path].flying) {
-      if (op.chunk && random.Chance(0.3)) Write(side, op.address, op.payload, random.Below(static_cast<uint32_t>(op.payload.size()) + 1));
+      if (op.chunk && !other.out[path].stream && random.Chance(0.3))
+        Write(side, op.address, op.payload, random.Below(static_cast<uint32_t>(op.payload.size()) + 1));
       break;
     }
     other.out[path].flying.clear();
@@ -185,6 +215,18 @@ class World {
     return any || after != before;
   }
 
+  // What stood still goes on. False: nothing did.
+  bool Thaw() {
+    bool any = false;
+    for (Side* side : {&a, &b}) {
+      for (auto& [path, wire] : side->out) {
+        any |= wire.rate == 0;
+        wire.rate = std::max<size_t>(wire.rate, 1);
+      }
+    }
+    return any;
+  }
+
   PhiloxRandom random;
   TimeNs now = kSecond;
   Side a, b;
@@ -210,7 +252,8 @@ struct Expected {
   SlotId slot;
 };
 
-void Simulate(uint64_t seed, bool faults, bool revoke) {
+// streams: the paths are further TCP connections, some of which stand still for a while, and not queue pairs.
+void Simulate(uint64_t seed, bool faults, bool revoke, bool streams = false, uint64_t* resent = nullptr) {
   World world(seed, 4096);
   PhiloxRandom& random = world.random;
   std::deque<Expected> expected;
@@ -256,7 +299,8 @@ void Simulate(uint64_t seed, bool faults, bool revoke) {
     if (header.type == FrameType::kGrant) return send(header.slot, header.aux64);
     EXPECT_EQ(header.round, got_back++);
   };
-  for (int i = 0; i < 3; ++i) world.AddPath(1);
+  const auto add = [&] { streams ? world.AddStream() : world.AddPath(1); };
+  for (int i = 0; i < 3; ++i) add();
   for (int step = 0; step < 200000; ++step) {
     if (granted < kFrames / 2 && random.Chance(0.04)) {
       const size_t bytes = 1 + random.Below(120000);
@@ -265,7 +309,7 @@ void Simulate(uint64_t seed, bool faults, bool revoke) {
       world.b.memory[slot].bytes.resize(bytes);
       std::vector<SlotTarget> targets;
       if (random.Chance(0.9)) targets.push_back({1, slot << 32, 0});
-      world.b.link.OpenSlot(slot, world.b.memory[slot].bytes, targets, !targets.empty());
+      world.b.link.OpenSlot(slot, world.b.memory[slot].bytes, targets, !targets.empty() && (!streams || random.Chance(0.5)));
       FrameHeader grant{.type = FrameType::kGrant};
       grant.slot = slot;
       grant.aux64 = bytes;
@@ -283,7 +327,13 @@ void Simulate(uint64_t seed, bool faults, bool revoke) {
       std::advance(path, random.Below(static_cast<uint32_t>(world.paths.size())));
       world.Destroy(random.Chance(0.5) ? world.a : world.b, *path);
     }
-    if (faults && random.Chance(0.01) && world.paths.size() < 4) world.AddPath(1);
+    if (faults && random.Chance(0.01) && world.paths.size() < 4) add();
+    if (streams && random.Chance(0.02)) {
+      Side& side = random.Chance(0.5) ? world.a : world.b;
+      auto wire = side.out.begin();
+      std::advance(wire, random.Below(static_cast<uint32_t>(side.out.size())));
+      wire->second.rate = wire->second.rate == 0 || wire->first == kBasePath ? 1 + random.Below(5) : 0;
+    }
     if (revoke && random.Chance(0.05) && !open.empty()) {
       const SlotId slot = open[random.Below(static_cast<uint32_t>(open.size()))];
       Memory& memory = world.b.memory.at(slot);
@@ -293,7 +343,8 @@ void Simulate(uint64_t seed, bool faults, bool revoke) {
         if (world.b.link.CloseSlot(slot, world.now)) memory.open = false;
       }
     }
-    const bool any = world.Step();
+    bool any = world.Step();
+    if (!any && streams) any = world.Thaw();
     if (testing::Test::HasFatalFailure()) return;
     if (!any && round == kFrames && sent_back == kFrames / 2) break;
   }
@@ -305,6 +356,8 @@ void Simulate(uint64_t seed, bool faults, bool revoke) {
   EXPECT_EQ(got_back, sent_back);
   EXPECT_TRUE(world.a.lent.empty()) << "cookies that did not come back";
   EXPECT_EQ(world.a.link.queued_bytes(), 0u);
+  EXPECT_FALSE(world.a.link.WaitsForChunks());
+  if (resent != nullptr) *resent += world.a.link.resent_chunks();
   for (auto& [slot, memory] : world.b.memory) {
     if (memory.open) {
       EXPECT_TRUE(revoke) << slot;
@@ -332,6 +385,24 @@ TEST(MultipathLinkTest, ASlotIsRevokedInTheMiddleOfWritesAndFaults) {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     SCOPED_TRACE(seed);
     Simulate(seed, true, true);
+    if (HasFailure()) return;
+  }
+}
+
+TEST(MultipathLinkTest, FramesArriveOnceThoughLateChunksAreSentAgainOverOtherStreams) {
+  uint64_t resent = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    SCOPED_TRACE(seed);
+    Simulate(seed, false, false, /*streams=*/true, &resent);
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(resent, 50u);
+}
+
+TEST(MultipathLinkTest, StreamsStandStillDieAndComeBackWhileSlotsAreRevoked) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    SCOPED_TRACE(seed);
+    Simulate(seed, true, seed % 2 == 0, /*streams=*/true);
     if (HasFailure()) return;
   }
 }

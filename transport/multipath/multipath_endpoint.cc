@@ -385,6 +385,10 @@ void GrowingEndpoint::SendChunk(LinkId id, PathId path, const Chunk& chunk, uint
   tcp_->Send(connection, header, chunk.payload, token);
 }
 
+void GrowingEndpoint::TakeBack(LinkId id, PathId path, uint64_t token) {
+  if (const LinkId connection = ConnectionOf(id, path); connection != 0) tcp_->TakeBack(connection, token);
+}
+
 void GrowingEndpoint::BreakPath(LinkId id, PathId path, const absl::Status& why) {
   const LinkId connection = ConnectionOf(id, path);
   if (connection == 0) return driver_->Break(id, path, why);
@@ -441,7 +445,7 @@ void GrowingEndpoint::ArmTick() {
             tcp_->Close(connection, absl::DeadlineExceededError(absl::StrCat("nothing was acknowledged for ",
                                                                              stalled / kMillisecond, " ms")));
         }
-        if (link->up && link->core->queued_bytes() > 0) MarkDirty(*link);
+        if (link->up && (link->core->queued_bytes() > 0 || link->core->WaitsForChunks())) MarkDirty(*link);
       }
     }
     Flush();

@@ -23,7 +23,7 @@ struct PathTotals {
   // By kind and rail, as in PathRow: as many as a host has devices, and two of TCP.
   std::map<std::pair<std::string, std::string>, RailTotals> rails;
   uint64_t reconnects = 0;       // paths that were made again after a loss
-  uint64_t chunks_resent = 0;    // because a path was lost
+  uint64_t chunks_resent = 0;    // because a path was lost, or they were late on it
   uint64_t duplicates = 0;       // packets that came twice, for the same reason
   TimeNs credit_stall = 0;       // that something waited for, on paths whose peer had posted no receive
   // Of queue pairs.

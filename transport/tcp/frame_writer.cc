@@ -101,6 +101,16 @@ absl::StatusOr<size_t> FrameWriter::Write(int fd, size_t budget, std::vector<uin
   return written;
 }
 
+void FrameWriter::TakeBack(uint64_t cookie) {
+  for (Frame& frame : queue_) {
+    if (frame.cookie != cookie) continue;
+    frame.copy.assign(frame.payload.begin(), frame.payload.end());
+    frame.payload = frame.copy;
+    frame.cookie = 0;
+    return;
+  }
+}
+
 void FrameWriter::TakeCookies(std::vector<uint64_t>* done) {
   for (const Frame& frame : queue_)
     if (frame.cookie != 0) done->push_back(frame.cookie);

@@ -32,6 +32,8 @@ class FrameWriter {
   bool empty() const { return queue_.empty(); }
   bool between_frames() const { return queue_.empty() || queue_.front().sent == 0; }
   size_t queued_bytes() const { return queued_bytes_; }
+  // The payload with this cookie is read no more from now on: what has not been written is copied. Its cookie does not come out.
+  void TakeBack(uint64_t cookie);
   // Gives up: empties the queue, and appends the cookies of all of it.
   void TakeCookies(std::vector<uint64_t>* done);
 

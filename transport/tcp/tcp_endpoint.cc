@@ -94,6 +94,10 @@ class EpollTcpEndpoint final : public TcpEndpoint, public TcpLink::Owner {
     return slot;
   }
 
+  void TakeBack(LinkId id, uint64_t cookie) override {
+    if (TcpLink* link = Find(id)) link->writer().TakeBack(cookie);
+  }
+
   bool CloseSlot(LinkId id, SlotId slot) override {
     // Payloads are written by this thread only, so nobody is in the middle of it.
     if (TcpLink* link = Find(id)) link->CloseSlot(slot);
