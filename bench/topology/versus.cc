@@ -44,8 +44,8 @@ nlohmann::json Versus(uint64_t evaluations) {
   nlohmann::json rows = nlohmann::json::array();
   std::fprintf(stderr, "\n%-30s %-34s %-12s %10s %10s %12s %10s\n", "cluster", "job", "against", "step", "solver's", "cross-zone", "step");
   struct Sum {
-    double cross = 0, time = 0, use = 0;
-    int crossing = 0, count = 0, wins = 0, even = 0;
+    double cross = 0, time = 0, use = 0, cross_mine = 0, cross_theirs = 0;
+    int crossing = 0, crosses_more = 0, count = 0, wins = 0, even = 0;
   };
   std::map<std::string, Sum> sums;
   for (const Use use : {Use::kEmpty, Use::kWholeHosts, Use::kFragments}) {
@@ -69,6 +69,9 @@ nlohmann::json Versus(uint64_t evaluations) {
           const double use_ratio = mine.seconds > 0 ? theirs.seconds / mine.seconds : 1;
           Sum& sum = sums[name];
           if (theirs.cross_zone > 0) sum.cross += cross, ++sum.crossing;
+          sum.cross_mine += mine.cross_zone;
+          sum.cross_theirs += theirs.cross_zone;
+          sum.crosses_more += mine.cross_zone > 1.01 * theirs.cross_zone;   // traded for a shorter step
           sum.time += time;
           sum.use += std::log(std::max(1e-9, use_ratio));
           sum.wins += time > 0.01;
@@ -85,13 +88,15 @@ nlohmann::json Versus(uint64_t evaluations) {
     }
   }
   nlohmann::json summary = nlohmann::json::array();
-  std::fprintf(stderr, "\n%-12s %6s %6s %6s %14s %12s %15s\n", "against", "cases", "wins", "even", "cross-zone", "step", "bandwidth use");
+  std::fprintf(stderr, "\n%-12s %6s %6s %6s %14s %12s %13s %12s %15s\n", "against", "cases", "wins", "even", "cross-zone", "of all bytes",
+               "more in", "step", "bandwidth use");
   for (const auto& [name, sum] : sums) {
     const double cross = sum.crossing > 0 ? sum.cross / sum.crossing : 0, time = sum.time / sum.count, use = std::exp(sum.use / sum.count);
-    std::fprintf(stderr, "%-12s %6d %6d %6d %6.0f %% of %-3d %10.0f %% %12.2f x\n", name.c_str(), sum.count, sum.wins, sum.even, -100 * cross,
-                 sum.crossing, -100 * time, use);
+    std::fprintf(stderr, "%-12s %6d %6d %6d %6.0f %% of %-3d %10.0f %% %4d of %-3d %10.0f %% %12.2f x\n", name.c_str(), sum.count, sum.wins, sum.even,
+                 -100 * cross, sum.crossing, -100 * Less(sum.cross_mine, sum.cross_theirs), sum.crosses_more, sum.count, -100 * time, use);
     summary.push_back({{"against", name}, {"cases", sum.count}, {"wins", sum.wins}, {"even", sum.even}, {"cross_zone_less", cross},
-                       {"cases_with_cross_zone_bytes", sum.crossing}, {"step_less", time}, {"bandwidth_use_ratio", use},
+                       {"cases_with_cross_zone_bytes", sum.crossing}, {"cross_zone_bytes_less_in_all", Less(sum.cross_mine, sum.cross_theirs)},
+                       {"cases_with_more_cross_zone_bytes", sum.crosses_more}, {"step_less", time}, {"bandwidth_use_ratio", use},
                        {"goal_met", cross >= kCrossGoal && time >= kTimeGoal && use >= kUseGoal}});
   }
   return {{"summary", summary}, {"rows", rows}};

@@ -288,6 +288,7 @@ class JobPlanner {
     proto::Choice* choice = out_.add_choices();
     *choice = trees.choice;
     for (const std::string& note : trees.notes) out_.add_notes(note);
+    if (!job_.traffic().empty()) out_.add_notes("the steps of owners and trees are of the exchange with servers alone, without the groups' traffic");
     const TreeOption& chosen = trees.options[trees.chosen];
     for (const proto::Tree& tree : chosen.trees) *out_.add_trees() = tree;
     // What is not the exchange with servers stays on the links beside it.
