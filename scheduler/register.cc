@@ -114,11 +114,14 @@ absl::Status CoreImpl::CheckRegister(const proto::Register& reg) const {
   if (reg.lanes_size() < fewest || reg.lanes_size() > kMaxLanes)
     return absl::InvalidArgumentError(absl::StrCat(Who(reg), " has ", reg.lanes_size(), " data addresses (node.loops); ", fewest,
                                                    " to ", kMaxLanes, " are allowed"));
-  for (const proto::Address& lane : reg.lanes())
-    if (lane.host().empty() || lane.host().size() > kMaxIdBytes || lane.port() == 0 || lane.port() > 65535 ||
-        lane.unix_socket().size() > kMaxIdBytes || lane.host_id().size() > kMaxIdBytes)
+  for (const proto::Address& lane : reg.lanes()) {
+    // Workers that speak by shared memory alone have no port.
+    const bool reachable = (!lane.host().empty() && lane.port() != 0) || (fewest == 0 && !lane.unix_socket().empty());
+    if (!reachable || lane.host().size() > kMaxIdBytes || lane.port() > 65535 || lane.unix_socket().size() > kMaxIdBytes ||
+        lane.host_id().size() > kMaxIdBytes)
       return absl::InvalidArgumentError(absl::StrCat(Who(reg), " names a data address that cannot be: \"",
                                                      Clip(lane.host()), ":", lane.port(), "\""));
+  }
   if (reg.control().size() > kMaxIdBytes) return absl::InvalidArgumentError("Register.control is too long");
   return absl::OkStatus();
 }

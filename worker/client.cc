@@ -297,6 +297,8 @@ ClientStats Client::stats() const {
   out.push_raw_bytes = stats.raw_bytes;
   out.replays = stats.replays;
   out.reconnects = stats.reconnects;
+  out.peer_bytes_out = stats.peer_bytes_out;
+  out.peer_bytes_in = stats.peer_bytes_in;
   out.transport = stats.transport;
   return out;
 }

@@ -151,6 +151,32 @@ struct OpInfo {
   float next_rate = 0;           // learning rate of the next round; 0 without an optimizer
 };
 
+// --- collectives among workers (docs/topology/collectives.md)
+
+enum class CollectiveAlgorithm { kAuto, kRing, kHalvingDoubling, kDoubleTree, kHierarchical, kChain, kTree };
+enum class CollectiveReduction { kSum, kMean };
+
+// Equal on all members of the group, but for residual, priority and timeout.
+struct CollectiveOptions {
+  std::string group = "world";         // an axis of job.groups
+  CollectiveReduction reduction = CollectiveReduction::kSum;   // AllReduce, Reduce, ReduceScatter
+  std::string codec = "none";          // of the values on the wire, such as fp16 or int8; not for Reduce and Broadcast
+  // With a codec: as many values as the input has, zeros at first, which take what the encoding loses and add it to the next
+  // call's input. Empty: no error feedback. AllReduce, ReduceScatter, AllGather.
+  std::span<float> residual = {};
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kAuto;
+  int priority = 0;                    // smaller goes first, among what this worker sends
+  // Default: data.op_timeout_ms. It fails the call at all members, as Handle::Cancel does.
+  std::optional<std::chrono::milliseconds> timeout = std::nullopt;
+};
+
+// This worker's group along an axis of job.groups.
+struct Group {
+  int index = 0;                       // of this worker
+  int size = 1;
+  int first_rank = 0, stride = 1;      // member i is rank first_rank + i * stride
+};
+
 // One asynchronous operation. Copies share it. Dropping the last one does not cancel it.
 class Handle {
  public:
@@ -195,6 +221,7 @@ struct ClientStats {
   uint64_t pull_wire_bytes = 0;
   uint64_t push_raw_bytes = 0;           // fp32 bytes that the pushes stand for
   uint64_t replays = 0, reconnects = 0;
+  uint64_t peer_bytes_out = 0, peer_bytes_in = 0;   // of links between workers: payloads and headers
   // What the links to the servers go over now: "rdma", "tcp", "shm", joined by "+" where several; "" without a link.
   std::string transport;
 };
@@ -268,6 +295,24 @@ class Client {
   uint64_t NextRound(Table table) const { return NextRound(Tensor{table.id}); }
 
   Status Barrier(const std::string& name = "default");
+
+  // Collectives and messages among the members of a group, without servers. All members call the same, in the same order.
+  // Buffers belong to Sluice until Handle::WaitReleased, as above. root, to and from count in the group. A call that fails at
+  // one member fails at the others too, but for those that had finished it.
+  Result<Group> FindGroup(const std::string& name) const;   // "world", or an axis of job.groups
+  Handle AllReduce(std::span<const float> values, std::span<float> out, const CollectiveOptions& options = {});
+  Handle Reduce(std::span<const float> values, std::span<float> out, int root, const CollectiveOptions& options = {});
+  Handle Broadcast(std::span<float> values, int root, const CollectiveOptions& options = {});
+  // out: the members' values, in their order.
+  Handle AllGather(std::span<const float> values, std::span<float> out, const CollectiveOptions& options = {});
+  // out: this member's block of the sums; values: blocks of that size for all members.
+  Handle ReduceScatter(std::span<const float> values, std::span<float> out, const CollectiveOptions& options = {});
+  // Block j of values goes to member j, block i of out comes from member i.
+  Handle AllToAll(std::span<const float> values, std::span<float> out, const CollectiveOptions& options = {});
+  // The n-th message with this tag to a member is the n-th that it receives with it from here; sizes and codecs are equal.
+  Handle Send(std::span<const float> values, int to, uint32_t tag = 0, const CollectiveOptions& options = {});
+  Handle Receive(std::span<float> out, int from, uint32_t tag = 0, const CollectiveOptions& options = {});
+  Handle GroupBarrier(const CollectiveOptions& options = {});
 
   // Snapshots, so that a worker that was killed continues to the same bits (data.snapshot_dir; docs/snapshots.md).
   // Call SaveSnapshot between steps with what the trainer needs to go on (cursor, random state, its parameters).

@@ -80,6 +80,7 @@ struct Client::Impl {
                                      DoneFn done, std::function<void()> released)>;
   Handle Start(const OpOptions& options, StartFn start);
   Handle Submit(worker::OpRequest request, const OpOptions& options);
+  Handle SubmitCollective(collective::Request request, const CollectiveOptions& options);
   Handle SubmitFromDevice(worker::OpRequest request, DeviceGradient gradient, DeviceOutput out, void* stream,
                           const OpOptions& options);
   Result<worker::SnapshotFile*> SnapshotOnDisk();  // with mutex held

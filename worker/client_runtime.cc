@@ -30,8 +30,8 @@ uint32_t Incarnation() {
   return static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::milliseconds>(now).count());
 }
 
-// A worker only connects: it listens nowhere.
-absl::StatusOr<transport::AutoOptions> EndpointOptions(const proto::DataConfig& data) {
+// It listens for the other workers of its job.
+absl::StatusOr<transport::AutoOptions> EndpointOptions(const proto::NodeConfig& node, const proto::DataConfig& data) {
   transport::Hello self;
   self.role = transport::PeerRole::kWorker;
   self.name = HostAndPid();
@@ -46,9 +46,9 @@ absl::StatusOr<transport::AutoOptions> EndpointOptions(const proto::DataConfig& 
     return absl::InvalidArgumentError(
         absl::StrCat("data.transport is \"", data.transport(), "\"; auto, rdma, tcp and shm are possible"));
   }
-  options.tcp.listen = false;
+  if (!node.listen().empty()) options.tcp.bind_host = node.listen();
   options.tcp.hash = !data.no_hash();
-  options.shm.listen = false;
+  options.advertised_host = AdvertisedHost(node);
   return options;
 }
 
@@ -121,7 +121,7 @@ absl::Status Runtime::Init(int rank, const ControlStream::Factory& make_stream) 
   SLUICE_RETURN_IF_ERROR(StartMetrics());
   SLUICE_ASSIGN_OR_RETURN(loop_, transport::Loop::Create());
   loop_->set_spin(config_.data().spin_us() * kMicrosecond);
-  SLUICE_ASSIGN_OR_RETURN(transport::AutoOptions endpoint, EndpointOptions(config_.data()));
+  SLUICE_ASSIGN_OR_RETURN(transport::AutoOptions endpoint, EndpointOptions(config_.node(), config_.data()));
   endpoint.log = [this](const std::string& text) { log_.Info(text); };
   rdma::Configure(config_.rdma(), &endpoint);
   SLUICE_ASSIGN_OR_RETURN(endpoint_, transport::AutoEndpoint::Create(loop_.get(), &clock_, std::move(endpoint)));
@@ -131,6 +131,12 @@ absl::Status Runtime::Init(int rank, const ControlStream::Factory& make_stream) 
   options.rank = rank;
   options.id = HostAndPid();
   options.host = TopologyHost(config_.node());
+  const transport::Address address = endpoint_->local_address();
+  proto::Address* const listener = &options.listeners.emplace_back();
+  listener->set_host(address.host);
+  listener->set_port(address.port);
+  listener->set_unix_socket(address.unix_socket);
+  listener->set_host_id(address.host_id);
   options.incarnation = Incarnation();
   options.observer = tracing_.get();
   if (!config_.data().calibration_file().empty()) {
@@ -238,6 +244,12 @@ absl::Status Runtime::StartMetrics() {
     counter("sluice_worker_raw_bytes_total", "fp32 bytes that the pushes stand for", "bytes", stats.raw_bytes);
     counter("sluice_worker_operations_total", "Operations that were submitted", "operations", stats.ops);
     counter("sluice_worker_replays_total", "Attempts of pushes beyond the first", "attempts", stats.replays);
+    counter("sluice_worker_collectives_total", "Collectives and messages between workers that were called", "calls",
+            stats.collectives);
+    counter("sluice_worker_collectives_failed_total", "Of these, that failed", "calls", stats.collectives_failed);
+    counter("sluice_worker_peer_bytes_out_total", "Sent to other workers by the transports", "bytes", stats.peer_bytes_out);
+    counter("sluice_worker_peer_bytes_in_total", "Received from other workers by the transports", "bytes",
+            stats.peer_bytes_in);
     counter("sluice_worker_reconnects_total", "Connections that were made again", "connections", stats.reconnects);
     counter("sluice_worker_refused_nonfinite_total", "Operations refused for NaN or infinity", "operations",
             stats.refused_nonfinite);

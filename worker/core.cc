@@ -39,6 +39,7 @@ proto::Register Identity(const WorkerCoreOptions& options) {
   identity.set_role(proto::ROLE_WORKER);
   identity.set_id(options.id);
   identity.set_host(options.host);
+  for (const proto::Address& listener : options.listeners) *identity.add_lanes() = listener;
   identity.set_incarnation(options.incarnation);
   identity.set_rank(options.rank);
   *identity.mutable_job() = options.config.job();
@@ -76,6 +77,10 @@ CoreImpl::CoreImpl(WorkerCoreOptions options, transport::Endpoint* endpoint, con
                   .link = [this](const Partition& partition) { return LinkFor(partition); },
                   .find = [this](uint32_t table) { return ops_.Find(table); },
                   .describe = [this](const Partition& partition) { return DescribePartition(partition); }}),
+      collectives_(endpoint, &queue_, clock,
+                   {.resend = Millis(options_.config.data().resend_ms(), 1000),
+                    .report = [this](const std::string& text) { Report(text); },
+                    .request_plan = [this] { member_.RequestPlan(); }}),
       member_(Identity(options_), options_.config.node().scheduler(), connect_timeout_, clock, std::move(control),
               this),
       admission_({.clock = clock,
@@ -167,6 +172,7 @@ void CoreImpl::OnPlan(const proto::Plan& plan) {
   self.name = options_.id.substr(0, 255);
   links_.SetIdentity(std::move(self));
   links_.UpdatePlan(plan);
+  collectives_.OnPlan(plan, env_.rank, env_.incarnation, options_.id);
   UpdateOwners(plan);
   if (plan.state() == proto::JOB_RUNNING) Ready(absl::OkStatus());
   admission_.OnPlan(plan);
@@ -220,8 +226,9 @@ void CoreImpl::FillHeartbeat(proto::Heartbeat* heartbeat) {
   heartbeat->set_plan_version(plan_.version());
   heartbeat->set_round(stats_.max_round);
   heartbeat->set_round_at_us(static_cast<uint64_t>(stats_.max_round_at / kMicrosecond));
-  heartbeat->set_wire_bytes_in(links_.bytes_in());
-  heartbeat->set_wire_bytes_out(links_.bytes_out());
+  const collective::CollectiveStats peers = collectives_.stats();
+  heartbeat->set_wire_bytes_in(links_.bytes_in() + peers.bytes_in);
+  heartbeat->set_wire_bytes_out(links_.bytes_out() + peers.bytes_out);
   heartbeat->set_waiting_for(Waiting());
   for (proto::TensorCodecState& state : env_.codec_stats.TakeFresh(kCodecStatesAHeartbeat)) {
     WarnOfResidual(state);
@@ -305,7 +312,25 @@ uint64_t CoreImpl::PullRows(RowPullRequest request, std::function<void(const OpR
   return row_pulls_.Submit(request, std::move(done), std::move(released));
 }
 
+uint64_t CoreImpl::SubmitCollective(collective::Request request, std::function<void(const OpResult&)> done,
+                                    std::function<void()> released) {
+  return kCollectiveBit | collectives_.Submit(
+                              std::move(request),
+                              [this, done = std::move(done)](const absl::Status& status) {
+                                OpResult result;
+                                result.status = status;
+                                result.next_rate = ops_.next_rate();
+                                done(result);
+                              },
+                              std::move(released));
+}
+
 void CoreImpl::Cancel(uint64_t op) {
+  if ((op & kCollectiveBit) != 0) {
+    collectives_.Cancel(op & ~kCollectiveBit);
+    collectives_.OnTurnEnd();
+    return;
+  }
   if (row_pulls_.Cancel(op)) {
     row_pulls_.RunDeferred();
     return;
@@ -360,6 +385,7 @@ void CoreImpl::EndLeave(absl::Status status) {
   auto done = std::move(leave_->done);
   leave_.reset();
   links_.CloseAll(absl::CancelledError("the worker has left the job"));
+  collectives_.CloseLinks(absl::CancelledError("the worker has left the job"));
   done(std::move(status));
 }
 
@@ -372,6 +398,7 @@ void CoreImpl::Fail(absl::Status why) {
   admission_.Fail(why);
   ops_.Fail(why);
   row_pulls_.Fail(why);
+  collectives_.Fail(why);
   auto waiting = std::move(barriers_);
   barriers_.clear();
   for (auto& [number, asked] : waiting) asked.done(why);
@@ -393,6 +420,7 @@ void CoreImpl::OnTick() {
   admission_.OnTick();
   ops_.OnTick();
   row_pulls_.OnTick();
+  collectives_.OnTick();
   RetryDue();
   ReportStall();
   OnTurnEnd();
@@ -403,6 +431,7 @@ void CoreImpl::OnTurnEnd() {
   row_pulls_.RunDeferred();
   ops_.Pump();
   row_pulls_.Pump();
+  collectives_.OnTurnEnd();
   queue_.Flush();
   if (!env_.fusing.empty() && queue_.NextDeadline() == INT64_MAX) {
     const TimeNs now = clock_->Now();
@@ -443,7 +472,19 @@ WorkerStats CoreImpl::stats() const {
   stats.replays = sender_.replays();
   stats.reconnects = links_.reconnects();
   stats.transport = links_.Kinds();
+  const collective::CollectiveStats peers = collectives_.stats();
+  stats.collectives = peers.operations;
+  stats.collectives_failed = peers.failed;
+  stats.peer_bytes_in = peers.bytes_in;
+  stats.peer_bytes_out = peers.bytes_out;
   return stats;
+}
+
+std::vector<UpLink> CoreImpl::links() const {
+  std::vector<UpLink> links = links_.Up();
+  for (const collective::PeerLink& link : collectives_.Links())
+    links.push_back({link.link, absl::StrCat("worker ", link.rank), link.id});
+  return links;
 }
 
 std::string CoreImpl::MissingWorkers() const {
@@ -475,8 +516,9 @@ std::string CoreImpl::Waiting() const {
   if (std::string waiting = admission_.Waiting(); !waiting.empty()) return waiting;
   const Op* op = ops_.Oldest();
   if (op == nullptr) {
-    const std::string pull = row_pulls_.Waiting();
-    return pull.empty() ? scheduler : absl::StrCat(pull, MissingWorkers());
+    std::string waiting = row_pulls_.Waiting();
+    if (waiting.empty()) waiting = collectives_.Waiting();
+    return waiting.empty() ? scheduler : absl::StrCat(waiting, MissingWorkers());
   }
   const TensorState& tensor = *ops_.tensors().at(op->request.tensor);
   if (op->on_device) {
@@ -507,6 +549,7 @@ void CoreImpl::ReportStall() {
   TimeNs since = ready_ ? *started_ : now;
   if (const Op* op = ops_.Oldest(); op != nullptr) since = op->submitted;
   since = std::min(since, row_pulls_.oldest().value_or(now));
+  since = std::min(since, collectives_.oldest().value_or(now));
   since = std::min(since, admission_.oldest());
   if (!barriers_.empty()) since = std::min(since, barriers_.begin()->second.since);
   if (leave_.has_value()) since = std::min(since, leave_->since);

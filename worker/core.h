@@ -15,10 +15,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "base/groups.h"
 #include "proto/config.pb.h"
 #include "proto/control.pb.h"
 #include "transport/control/member_core.h"
 #include "transport/transport.h"
+#include "worker/collective/request.h"
 #include "worker/up_link.h"
 
 namespace sluice::worker {
@@ -62,6 +64,8 @@ struct WorkerStats {
   uint64_t bytes_in_pull = 0;
   uint64_t raw_bytes = 0;         // fp32 bytes that the pushes stand for
   uint64_t ops = 0, replays = 0, reconnects = 0, refused_nonfinite = 0;
+  uint64_t collectives = 0, collectives_failed = 0;
+  uint64_t peer_bytes_in = 0, peer_bytes_out = 0;   // of links between workers, by the transport's count
   uint64_t max_round = 0;
   TimeNs max_round_at = 0;        // when it was finished
   std::string transport;          // kinds of the links that are up, as Links::Kinds
@@ -94,6 +98,7 @@ struct WorkerCoreOptions {
   int32_t rank = -1;
   std::string id;                 // host and pid
   std::string host;               // its name in the topology
+  std::vector<proto::Address> listeners;         // where other workers reach the endpoint; empty: nowhere
   uint32_t incarnation = 0;       // rises from life to life (start time)
   WorkerObserver* observer = nullptr;
   std::shared_ptr<Calibration> calibration;      // null: not wanted
@@ -142,6 +147,11 @@ class WorkerCore : public transport::Handler, public control::MemberCore::Listen
   // request is set here.) Pulls run beside pushes and each other. Otherwise as Submit.
   virtual uint64_t PullRows(RowPullRequest request, std::function<void(const OpResult&)> done,
                             std::function<void()> released) = 0;
+  // Otherwise as Submit; of the result, the status alone. docs/topology/collectives.md
+  virtual uint64_t SubmitCollective(collective::Request request, std::function<void(const OpResult&)> done,
+                                    std::function<void()> released) = 0;
+  // This worker's group of that name ("" = world). NOT_FOUND lists those that there are.
+  virtual absl::StatusOr<RankGroup> FindGroup(const std::string& name) const = 0;
   virtual void Cancel(uint64_t op) = 0;           // stops waiting: done(CANCELLED) comes at once, the push goes on
   virtual void Barrier(std::string name, std::function<void(absl::Status)> done) = 0;
   // Not failed: in order, for a worker that has done all. After an error that ended this core it leaves as failed

@@ -16,6 +16,7 @@
 #include "transport/stream/link_queue.h"
 #include "transport/stream/stream_sender.h"
 #include "worker/admission.h"
+#include "worker/collective/collectives.h"
 #include "worker/core.h"
 #include "worker/links.h"
 #include "worker/op.h"
@@ -35,7 +36,7 @@ class CoreImpl final : public WorkerCore {
   void Start(std::function<void(absl::Status)> ready) override;
   void OnTick() override;
   void OnTurnEnd() override;
-  bool HasWork() const override { return ops_.has_work() || row_pulls_.has_work(); }
+  bool HasWork() const override { return ops_.has_work() || row_pulls_.has_work() || collectives_.has_work(); }
   TimeNs NextDeadline() const override { return queue_.NextDeadline(); }
   uint32_t rank() const override { return env_.rank; }
   uint32_t world_size() const override { return plan_.config().workers(); }
@@ -50,13 +51,16 @@ class CoreImpl final : public WorkerCore {
                   std::function<void()> released) override;
   uint64_t PullRows(RowPullRequest request, std::function<void(const OpResult&)> done,
                     std::function<void()> released) override;
+  uint64_t SubmitCollective(collective::Request request, std::function<void(const OpResult&)> done,
+                            std::function<void()> released) override;
+  absl::StatusOr<RankGroup> FindGroup(const std::string& name) const override { return collectives_.FindGroup(name); }
   void Cancel(uint64_t op) override;
   void Barrier(std::string name, std::function<void(absl::Status)> done) override;
   void Leave(bool failed, std::string why, std::function<void(absl::Status)> done) override;
   absl::StatusOr<std::vector<std::byte>> Snapshot() const override;
   absl::Status Restore(ConstBytes snapshot) override;
   WorkerStats stats() const override;
-  std::vector<UpLink> links() const override { return links_.Up(); }
+  std::vector<UpLink> links() const override;
   const CodecStats& codec_stats() const override { return env_.codec_stats; }
   void ReportLoss(double loss) override;
   std::string CalibratedRules() const override;
@@ -86,7 +90,7 @@ class CoreImpl final : public WorkerCore {
     std::function<void(absl::Status)> done;
   };
 
-  void Dispatch(transport::LinkId link, const transport::FrameHeader& header, const transport::Payload& payload);
+  void Dispatch(transport::LinkId link, const transport::FrameHeader& header, transport::Payload payload);
   void OnRetry(const transport::FrameHeader& header);
   void OnError(const transport::FrameHeader& header, const transport::Payload& payload);
   void Reroute(Partition* partition);
@@ -122,8 +126,12 @@ class CoreImpl final : public WorkerCore {
   PartitionEnv env_;
   OpQueue ops_;
   RowPulls row_pulls_;
+  collective::Collectives collectives_;
   control::MemberCore member_;
   Admission admission_;
+
+  // Numbers of collectives in Cancel, which all operations share.
+  static constexpr uint64_t kCollectiveBit = uint64_t{1} << 62;
 
   bool planned_ = false;  // plan_ is of our job
   proto::Plan plan_;

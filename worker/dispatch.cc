@@ -31,16 +31,23 @@ bool IsPermanent(absl::StatusCode code) {
 }  // namespace
 
 void CoreImpl::OnUp(LinkId link, const transport::Hello& peer) {
-  (void)peer;
   const std::optional<LaneKey> lane = links_.OnUp(link);
   queue_.LinkUp(link);
-  if (!lane.has_value()) return;
+  if (!lane.has_value()) {   // between workers, or somebody who has no business here
+    if (!collectives_.OnUp(link, peer))
+      endpoint_->Close(link, absl::FailedPreconditionError("a worker's listener is for workers of its job"));
+    return;
+  }
   for (Partition* partition : partitions_) {
     if (partition != nullptr && partition->lane() == *lane && partition->link() == 0) Reroute(partition);
   }
 }
 
 void CoreImpl::OnDown(LinkId link, const absl::Status& reason) {
+  if (collectives_.OnDown(link, reason)) {
+    queue_.LinkDown(link);
+    return;
+  }
   const std::optional<LaneKey> lane = links_.OnDown(link, reason);
   sender_.LinkDown(link);
   row_pulls_.LinkDown(link);
@@ -55,7 +62,7 @@ void CoreImpl::OnDown(LinkId link, const absl::Status& reason) {
 
 void CoreImpl::OnFrame(LinkId link, const FrameHeader& header, Payload payload) {
   if (header.type != FrameType::kBatch) {
-    Dispatch(link, header, payload);
+    Dispatch(link, header, std::move(payload));
     return;
   }
   absl::Status status = transport::ForEachInBatch(
@@ -71,6 +78,7 @@ void CoreImpl::OnWritable(LinkId link) { queue_.OnWritable(link); }
 void CoreImpl::OnSlotClosed(LinkId link, transport::SlotId slot) {
   (void)link;  // slots are never reused within an endpoint
   row_pulls_.OnSlotClosed(slot);
+  collectives_.OnSlotClosed(slot);
   for (Partition* partition : partitions_) {
     if (partition != nullptr) partition->OnSlotClosed(slot);
   }
@@ -81,7 +89,9 @@ Partition* CoreImpl::FindPartition(const FrameHeader& header) const {
   return partitions_[header.partition];
 }
 
-void CoreImpl::Dispatch(LinkId link, const FrameHeader& header, const Payload& payload) {
+void CoreImpl::Dispatch(LinkId link, const FrameHeader& header, Payload payload) {
+  if (collectives_.OnFrame(link, header, payload)) return;
+  if (!links_.Knows(link)) return;   // a peer that was not let in
   Partition* partition = FindPartition(header);
   absl::Status status;
   switch (header.type) {

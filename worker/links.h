@@ -37,6 +37,7 @@ class Links {
 
   std::optional<LaneKey> OnUp(transport::LinkId link);
   std::optional<LaneKey> OnDown(transport::LinkId link, const absl::Status& reason);
+  bool Knows(transport::LinkId link) const { return by_link_.contains(link); }   // it leads to a server
   void OnTick();                              // tries again what is due, polls the counters
   void CloseAll(const absl::Status& reason);  // and makes no new ones
 

@@ -86,7 +86,7 @@ class Collectives final : public Courier::Owner {
   size_t unfinished() const { return calls_.size(); }
   std::optional<TimeNs> oldest() const;   // when the oldest unfinished call was submitted
   std::string Waiting() const;            // of that one: who, where, how long, what to check; ""
-  std::vector<std::pair<transport::LinkId, std::string>> Links() const { return mesh_.Links(); }
+  std::vector<PeerLink> Links() const { return mesh_.Links(); }
   CollectiveStats stats() const;
   const transport::BufferPool& pool() const { return *pool_; }
   const Courier& courier() const { return courier_; }

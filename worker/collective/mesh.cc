@@ -147,10 +147,10 @@ std::string Mesh::Trouble(uint32_t rank) const {
                          peer.last_error.ok() ? "connecting" : std::string(peer.last_error.message()));
 }
 
-std::vector<std::pair<transport::LinkId, std::string>> Mesh::Links() const {
-  std::vector<std::pair<transport::LinkId, std::string>> links;
+std::vector<PeerLink> Mesh::Links() const {
+  std::vector<PeerLink> links;
   for (const auto& [rank, peer] : peers_)
-    if (peer.up) links.emplace_back(peer.link, absl::StrCat("worker ", rank));
+    if (peer.up) links.push_back({peer.link, rank, peer.name});
   return links;
 }
 

@@ -23,6 +23,12 @@
 
 namespace sluice::collective {
 
+struct PeerLink {
+  transport::LinkId link = 0;
+  uint32_t rank = 0;
+  std::string id;   // its Register.id
+};
+
 class Mesh {
  public:
   Mesh(transport::Endpoint* endpoint, const Clock* clock) : endpoint_(endpoint), clock_(clock) {}
@@ -53,7 +59,7 @@ class Mesh {
 
   std::string Describe(uint32_t rank) const;              // "rank 3 (host:4711)"
   std::string Trouble(uint32_t rank) const;               // "" if a link is up or none is wanted
-  std::vector<std::pair<transport::LinkId, std::string>> Links() const;   // that are up
+  std::vector<PeerLink> Links() const;   // that are up
   uint64_t bytes_in() const { return gone_in_ + Sum(true); }
   uint64_t bytes_out() const { return gone_out_ + Sum(false); }
   uint64_t reconnects() const { return reconnects_; }
