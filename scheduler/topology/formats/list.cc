@@ -6,6 +6,11 @@ const std::vector<const Format*>& AllFormats() {
   static const auto* const formats = new std::vector<const Format*>{
       &PlainFormat(),
       &SlurmConfFormat(),
+      &SlurmYamlFormat(),
+      &IbnetdiscoverFormat(),
+      &IbnetdiscoverPortsFormat(),
+      &NcclXmlFormat(),
+      &NvidiaSmiFormat(),
   };
   return *formats;
 }

@@ -9,6 +9,11 @@ namespace sluice::topology {
 
 const Format& PlainFormat();        // our own
 const Format& SlurmConfFormat();
+const Format& SlurmYamlFormat();
+const Format& IbnetdiscoverFormat();
+const Format& IbnetdiscoverPortsFormat();
+const Format& NcclXmlFormat();
+const Format& NvidiaSmiFormat();
 
 const std::vector<const Format*>& AllFormats();
 

@@ -62,8 +62,12 @@ bool Lines::Next(absl::string_view* line) {
   return true;
 }
 
-size_t LineAt(absl::string_view text, size_t offset) {
-  return 1 + static_cast<size_t>(std::count(text.begin(), text.begin() + std::min(offset, text.size()), '\n'));
+LineIndex::LineIndex(absl::string_view text) {
+  for (size_t at = text.find('\n'); at != absl::string_view::npos; at = text.find('\n', at + 1)) ends_.push_back(at);
+}
+
+size_t LineIndex::At(size_t offset) const {
+  return 1 + static_cast<size_t>(std::lower_bound(ends_.begin(), ends_.end(), offset) - ends_.begin());
 }
 
 absl::string_view FirstLine(absl::string_view text, size_t max_bytes) {

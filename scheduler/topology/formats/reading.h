@@ -70,8 +70,16 @@ class Lines {
   size_t number_ = 0;
 };
 
-// What is at `offset`, as the number of its line.
-size_t LineAt(absl::string_view text, size_t offset);
+// Tells the line of an offset.
+class LineIndex {
+ public:
+  explicit LineIndex(absl::string_view text);
+  size_t At(size_t offset) const;   // from 1 on
+
+ private:
+  std::vector<size_t> ends_;        // offsets of '\n'
+};
+
 // The first line that is not blank and no comment (that begins with '#'); "" if there is none in the first `max_bytes`.
 absl::string_view FirstLine(absl::string_view text, size_t max_bytes = 65536);
 // For messages: in quotes, shortened, without control characters.
