@@ -65,5 +65,7 @@ struct FileSpec {
   std::string hosts, file, choice;
 };
 absl::StatusOr<FileSpec> ParseFileSpec(absl::string_view text);
+// A list of such, joined by ',': commas in brackets belong to lists of hosts.
+std::vector<std::string> SplitFileSpecs(absl::string_view text);
 
 }  // namespace sluice::topology

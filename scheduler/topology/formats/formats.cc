@@ -198,4 +198,21 @@ absl::StatusOr<FileSpec> ParseFileSpec(absl::string_view text) {
   return spec;
 }
 
+std::vector<std::string> SplitFileSpecs(absl::string_view text) {
+  std::vector<std::string> specs;
+  size_t begin = 0;
+  bool in_brackets = false;
+  for (size_t i = 0; i <= text.size(); ++i) {
+    if (i < text.size() && (text[i] != ',' || in_brackets)) {
+      if (text[i] == '[') in_brackets = true;
+      if (text[i] == ']') in_brackets = false;
+      continue;
+    }
+    const absl::string_view spec = absl::StripAsciiWhitespace(text.substr(begin, i - begin));
+    if (!spec.empty()) specs.emplace_back(spec);
+    begin = i + 1;
+  }
+  return specs;
+}
+
 }  // namespace sluice::topology

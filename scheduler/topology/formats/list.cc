@@ -11,6 +11,8 @@ const std::vector<const Format*>& AllFormats() {
       &IbnetdiscoverPortsFormat(),
       &NcclXmlFormat(),
       &NvidiaSmiFormat(),
+      &KubernetesFormat(),
+      &LldpFormat(),
   };
   return *formats;
 }

@@ -14,6 +14,8 @@ const Format& IbnetdiscoverFormat();
 const Format& IbnetdiscoverPortsFormat();
 const Format& NcclXmlFormat();
 const Format& NvidiaSmiFormat();
+const Format& KubernetesFormat();
+const Format& LldpFormat();
 
 const std::vector<const Format*>& AllFormats();
 

@@ -135,6 +135,8 @@ TEST(Formats, FileSpecs) {
   EXPECT_EQ(spec("/a=b/c#d/e"), "|/a=b/c#d/e|");
   EXPECT_THAT(spec("=x"), HasSubstr("host is missing"));
   EXPECT_THAT(spec("n1="), HasSubstr("is missing"));
+  EXPECT_THAT(SplitFileSpecs("a.conf, n[01-08,12]=b.xml,,c"), ElementsAre("a.conf", "n[01-08,12]=b.xml", "c"));
+  EXPECT_THAT(SplitFileSpecs(""), IsEmpty());
 }
 
 }  // namespace
