@@ -16,7 +16,7 @@ namespace {
 const std::vector<std::string>& Commands() {
   static const auto* const commands = new std::vector<std::string>{
       "status", "shards",      "workers",      "tables", "tensors", "links",  "events",  "plan",         "config", "abort", "move-shard", "rebalance",
-      "moves",  "pause-moves", "resume-moves", "cancel-moves", "drain", "undrain", "drain-status", "doctor", "codecs"};
+      "moves",  "pause-moves", "resume-moves", "cancel-moves", "drain", "undrain", "drain-status", "doctor", "codecs", "topology"};
   return *commands;
 }
 
@@ -161,6 +161,10 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
     } else if (out.command == "doctor" && out.role.empty() &&
                (word == "scheduler" || word == "server" || word == "worker")) {
       out.role = word;
+    } else if (out.command == "topology") {
+      if (!out.action.empty()) out.files.push_back(word);
+      else if (word == "import" || word == "show" || word == "check") out.action = word;
+      else status = absl::InvalidArgumentError(absl::StrCat("topology: \"", word, "\" is none of import, show, check"));
     } else if (out.command == "abort" && out.job.empty()) {
       out.job = word;
     } else if (out.command == "move-shard" && !out.has_shard) {
@@ -180,6 +184,8 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
   if (out.follow && out.command != "events") return absl::InvalidArgumentError("--follow goes with events only");
   if (out.all && out.command != "shards") return absl::InvalidArgumentError("--all goes with shards only");
   if (!out.reason.empty() && out.command != "abort") return absl::InvalidArgumentError("--reason goes with abort only");
+  if (out.command == "topology" && out.action.empty() && !out.help)
+    return absl::InvalidArgumentError("topology needs import, show or check, and files");
   if (out.command == "abort" && out.job.empty() && !out.help)
     return absl::InvalidArgumentError("abort needs the name or the number of a job (`sluicectl status` shows both)");
   if (TakesServer(out.command) && out.server.empty() && !out.help)
@@ -236,6 +242,14 @@ Commands
                          ends a drain; says how much is left of it
   doctor [ROLE]          tests this machine before ROLE (scheduler, server, worker) starts on it
   codecs                 the gradient codecs of this build
+  topology check [FILE …]
+                         reads the files that describe the network, as the scheduler would: format (recognised by content),
+                         counts, warnings; a file that is refused ends it with file, line and reason. Without files:
+                         those of topology.files. HOST=FILE, or n[01-32]=FILE, for the inside of hosts; FILE#NAME for one
+                         of several topologies in a file
+  topology show [FILE …] the network as a tree with the speed of each link, and where it comes from; of hosts, GPUs in the
+                         order of ranks and the NIC of each
+  topology import FILE … what was read, in the plain format (docs/topology/formats.md), to be edited and read again
 
 Options
   --scheduler=HOST:PORT  where the scheduler is (also SLUICE_NODE_SCHEDULER; default 127.0.0.1:7700)

@@ -18,6 +18,8 @@ struct Arguments {
   std::string server;            // move-shard, drain, undrain, drain-status
   uint32_t shard = 0;            // move-shard
   bool has_shard = false;
+  std::string action;            // topology: import, show, check
+  std::vector<std::string> files;   // topology
   bool dry_run = false;          // rebalance, plan
   bool explain = false;          // plan
   std::vector<std::string> topology;   // plan --dry-run: files

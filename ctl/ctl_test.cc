@@ -63,6 +63,17 @@ TEST(Arguments, TakesCommandsOptionsAndSettings) {
   EXPECT_THAT(Usage(), HasSubstr("\n  tables "));
 }
 
+TEST(Arguments, TopologyTakesAnActionAndFiles) {
+  const auto a = ParseArguments({"topology", "show", "topology.conf", "n[01-02]=dgx.xml", "--json"});
+  ASSERT_TRUE(a.ok()) << a.status();
+  EXPECT_EQ(a->action, "show");
+  EXPECT_THAT(a->files, ElementsAre("topology.conf", "n[01-02]=dgx.xml"));
+  EXPECT_TRUE(ParseArguments({"topology", "check"})->files.empty());
+  EXPECT_THAT(ParseArguments({"topology"}).status().ToString(), HasSubstr("needs import, show or check"));
+  EXPECT_THAT(ParseArguments({"topology", "list"}).status().ToString(), HasSubstr("\"list\" is none of import, show, check"));
+  EXPECT_THAT(Usage(), HasSubstr("\n  topology import FILE"));
+}
+
 TEST(Arguments, AMistypedOptionNamesTheNearestOfItsOwn) {
   EXPECT_THAT(ParseArguments({"status", "--jsn"}).status().ToString(), HasSubstr("--jsn\"; the nearest is --json"));
   EXPECT_THAT(ParseArguments({"events", "--folow"}).status().ToString(), HasSubstr("the nearest is --follow"));

@@ -15,7 +15,9 @@
 #include "ctl/doctor.h"
 #include "ctl/plan_dry_run.h"
 #include "ctl/render.h"
+#include "ctl/topology.h"
 #include "nlohmann/json.hpp"
+#include "scheduler/topology/formats/write.h"
 #include "transport/control/grpc_quiet.h"
 
 namespace sluice::ctl {
@@ -89,7 +91,19 @@ int Codecs(const Arguments& a) {
   return kExitOk;
 }
 
+int Topology(const Arguments& a, const proto::TopologyConfig& config) {
+  const auto begin = std::chrono::steady_clock::now();
+  const absl::StatusOr<LoadedTopology> loaded = LoadTopologyFiles(a.files, config);
+  if (!loaded.ok()) return Complain(loaded.status()), kExitFailed;
+  const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - begin;
+  if (a.action == "import") Print(topology::WritePlain(loaded->graph));
+  else if (a.json) Print(TopologyJson(*loaded, /*with_graph=*/a.action == "show"));
+  else Print(a.action == "check" ? RenderCheck(*loaded, took.count()) : RenderTopology(*loaded, config));
+  return kExitOk;
+}
+
 int Run(const Arguments& a, const proto::Config& config) {
+  if (a.command == "topology") return Topology(a, config.topology());
   if (a.command == "codecs") return Codecs(a);
   if (a.command == "doctor") {
     const std::vector<Check> checks = Examine(config, a.role);

@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<Store>> OpenStore(const proto::NodeConfig& node, 
 absl::StatusOr<std::unique_ptr<network::Network>> ReadNetwork(const proto::TopologyConfig& config, const Logger& log) {
   const auto list = [](const std::string& text) -> std::vector<std::string> { return absl::StrSplit(text, ',', absl::SkipEmpty()); };
   std::vector<topology::Report> reports;
-  absl::StatusOr<topology::Graph> graph = topology::ReadFiles(list(config.files()), {.node_labels = list(config.node_labels())}, &reports);
+  absl::StatusOr<topology::Graph> graph = topology::ReadFiles(topology::SplitFileSpecs(config.files()), {.node_labels = list(config.node_labels())}, &reports);
   if (!graph.ok())
     return absl::Status(graph.status().code(), absl::StrCat("topology.files: ", graph.status().message(),
                                                             "; `sluicectl topology check FILE` says more"));

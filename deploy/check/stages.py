@@ -207,7 +207,7 @@ THREADED = ("tests(//...) intersect rdeps(//..., //transport/loop + //transport/
             "+ //base:trace)")
 # What reads bytes of strangers or of files, and what writes to memory by computed addresses.
 READERS = ("(wire|hello|codec|compression|config|idx|csv|libsvm|data|snapshot|reassembler|receiver|shm|hostile|"
-           "conformance|multipath|rdma|server/table|replication).*_test$")
+           "conformance|multipath|rdma|server/table|replication|topology/formats).*_test$")
 
 
 def sanitizers(result):

@@ -13,7 +13,7 @@ namespace sluice::topology {
 namespace {
 
 absl::StatusOr<std::string> ReadText(const std::string& path, size_t most) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path.c_str(), "rb"), std::fclose);
+  const std::unique_ptr<FILE, int (*)(FILE*)> file(std::fopen(path == "-" ? "/dev/stdin" : path.c_str(), "rb"), std::fclose);
   const int error = errno;
   if (file == nullptr) {
     const std::string text = absl::StrCat(path, ": cannot be opened: ", strerror(error));
