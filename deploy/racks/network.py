@@ -142,7 +142,7 @@ class RackNetwork:
                 run("ip", "link", "del", "rack%d.%d" % (rack, rail))
             run("ip", "link", "del", "core%d" % rail)
         run("ip", "link", "del", "control")
-        run("umount", "/run")
+        run("umount", "--lazy", "/run")
 
     def topology(self):
         """What an operator would know of this network, in Sluice's own format (docs/topology.md)."""

@@ -23,7 +23,7 @@ void LinkEstimates::Forget(TimeNs now) {
   std::erase_if(pairs_, [&](const auto& pair) { return now - pair.second.at >= kForgotten; });
 }
 
-std::map<uint32_t, ArcEstimate> LinkEstimates::Arcs(const fabric::Routes& routes, const std::vector<double>& nominal,
+std::map<uint32_t, ArcEstimate> LinkEstimates::Arcs(const fabric::Routes& routes, const std::vector<Nominal>& nominal,
                                                     TimeNs now) const {
   struct Arc {
     double flow = 0, fastest = 0;  // bytes a second; of one pair
@@ -33,7 +33,7 @@ std::map<uint32_t, ArcEstimate> LinkEstimates::Arcs(const fabric::Routes& routes
   std::map<uint32_t, Arc> arcs;
   const auto each_arc = [&](const auto& pair, auto&& fn) {
     routes.Spread(std::get<0>(pair.first), std::get<1>(pair.first), [&](uint32_t arc, double share) {
-      if (arc < nominal.size() && nominal[arc] > 0) fn(arc, share);
+      if (arc < nominal.size() && nominal[arc].bytes_per_second > 0) fn(arc, share);
     });
   };
   for (const auto& pair : pairs_) {
@@ -59,7 +59,7 @@ std::map<uint32_t, ArcEstimate> LinkEstimates::Arcs(const fabric::Routes& routes
     uint32_t blamed = 0;
     each_arc(pair, [&](uint32_t index, double share) {
       const Arc& arc = arcs[index];
-      const double ratio = arc.flow / nominal[index];
+      const double ratio = arc.flow / nominal[index].bytes_per_second;
       if (ratio > fullest && share * pair.second.goodput >= kAsFast * arc.fastest) {
         fullest = ratio;
         blamed = index;
@@ -71,8 +71,9 @@ std::map<uint32_t, ArcEstimate> LinkEstimates::Arcs(const fabric::Routes& routes
   for (auto& [index, arc] : arcs) {
     ArcEstimate& estimate = out[index] = arc.estimate;
     estimate.confidence = arc.weight;
-    const double measured = narrow.count(index) > 0 || arc.flow > nominal[index] ? arc.flow : nominal[index];
-    estimate.bytes_per_second = arc.weight * measured + (1 - arc.weight) * nominal[index];
+    const auto [said, assumed] = nominal[index];
+    const double measured = narrow.count(index) > 0 || (arc.flow > said && assumed) ? arc.flow : said;
+    estimate.bytes_per_second = arc.weight * measured + (1 - arc.weight) * said;
   }
   return out;
 }

@@ -10,7 +10,8 @@
 //   3. An arc whose flow is near its nominal bandwidth is full, and explains the pairs that it can hold up.
 //   4. A pair that no full arc explains is held up by something that the graph does not know: of the arcs that can hold it
 //      up the one whose flow is nearest to its nominal bandwidth gets that flow as its estimate, since that asks for the least
-//      error of the graph. An arc that is faster than its nominal bandwidth gets what was measured, too.
+//      error of the graph. An arc that is faster than its nominal bandwidth gets what was measured, too, if that bandwidth is
+//      only assumed: what a file says is the most that a link can do, and more is an error of measurement (bursts).
 //   5. A measurement counts fully for kFresh, and less from then on; after kForgotten it counts no more, and the graph's
 //      number is back.
 #pragma once
@@ -53,8 +54,13 @@ class LinkEstimates {
   void Take(uint32_t from, uint32_t to, uint64_t who, const PairMeasure& measure);
   void Forget(TimeNs now);       // what is older than kForgotten
 
-  // nominal: of each arc, bytes a second. Arcs that no measurement concerns are left out.
-  std::map<uint32_t, ArcEstimate> Arcs(const fabric::Routes& routes, const std::vector<double>& nominal, TimeNs now) const;
+  // Of each arc bytes a second, and whether that is only assumed.
+  struct Nominal {
+    double bytes_per_second = 0;
+    bool assumed = false;
+  };
+  // Arcs that no measurement concerns are left out.
+  std::map<uint32_t, ArcEstimate> Arcs(const fabric::Routes& routes, const std::vector<Nominal>& nominal, TimeNs now) const;
 
   using Key = std::tuple<uint32_t, uint32_t, uint64_t>;   // from, to, who
   const std::map<Key, PairMeasure>& pairs() const { return pairs_; }

@@ -18,7 +18,7 @@ class EstimatesTest : public testing::Test {
     graph_ = topology::SpineLeaf({.leaves = 2, .spines = 1, .hosts_per_leaf = 2, .ratio = 4,
                                   .host = {.link_bytes_per_second = kHostLink}}).value();
     routes_ = fabric::Routes::Create(&graph_);
-    for (uint32_t arc = 0; arc < routes_->arcs(); ++arc) nominal_.push_back(routes_->BytesPerSecond(arc));
+    for (uint32_t arc = 0; arc < routes_->arcs(); ++arc) nominal_.push_back({routes_->BytesPerSecond(arc), true});
     for (int i = 0; i < 4; ++i) n_[i] = graph_.Find("n" + std::to_string(i));
   }
   void Take(int from, int to, double goodput, TimeNs at = kSecond) {
@@ -34,7 +34,7 @@ class EstimatesTest : public testing::Test {
 
   Graph graph_;
   std::unique_ptr<fabric::Routes> routes_;
-  std::vector<double> nominal_;
+  std::vector<LinkEstimates::Nominal> nominal_;
   LinkEstimates estimates_;
   uint32_t n_[4];
 };
@@ -46,8 +46,8 @@ TEST_F(EstimatesTest, AFullLinkExplainsSlowPairs) {
   auto arcs = Arcs();
   const std::vector<uint32_t> way = Way(0, 2);
   ASSERT_EQ(way.size(), 4u);
-  for (const uint32_t arc : way) EXPECT_DOUBLE_EQ(arcs.at(arc).bytes_per_second, nominal_[arc]);
-  EXPECT_DOUBLE_EQ(nominal_[way[1]], 62.5e6);
+  for (const uint32_t arc : way) EXPECT_DOUBLE_EQ(arcs.at(arc).bytes_per_second, nominal_[arc].bytes_per_second);
+  EXPECT_DOUBLE_EQ(nominal_[way[1]].bytes_per_second, 62.5e6);
   EXPECT_EQ(arcs.at(way[1]).retransmits, 4u);
   EXPECT_DOUBLE_EQ(arcs.at(way[1]).confidence, 1);
   EXPECT_EQ(arcs.count(Way(2, 0)[1]), 0u);   // nothing is known of the way back
@@ -78,9 +78,11 @@ TEST_F(EstimatesTest, ASlowHostIsToBlameWhenOthersAreFast) {
   EXPECT_DOUBLE_EQ(arcs.at(Way(0, 1)[1]).bytes_per_second, 20e6);
 }
 
-TEST_F(EstimatesTest, FasterThanThoughtIsTakenToo) {
+TEST_F(EstimatesTest, FasterThanThoughtIsTakenTooUnlessAFileSaysThatItCannotBe) {
   Take(0, 1, 200e6);
   for (const uint32_t arc : Way(0, 1)) EXPECT_DOUBLE_EQ(Arcs().at(arc).bytes_per_second, 200e6);
+  for (LinkEstimates::Nominal& nominal : nominal_) nominal.assumed = false;
+  for (const uint32_t arc : Way(0, 1)) EXPECT_DOUBLE_EQ(Arcs().at(arc).bytes_per_second, kHostLink);
 }
 
 TEST_F(EstimatesTest, AFullLinkIsNoExcuseForAPairThatIsSlowerThanOthersThere) {

@@ -87,7 +87,7 @@ absl::Status Network::Rebuild() {
   domains_ = topology::Domains::Find(graph_);
   routes_ = fabric::Routes::Create(&graph_);
   nominal_.resize(routes_->arcs());
-  for (uint32_t arc = 0; arc < nominal_.size(); ++arc) nominal_[arc] = routes_->BytesPerSecond(arc);
+  for (uint32_t arc = 0; arc < nominal_.size(); ++arc) nominal_[arc] = {routes_->BytesPerSecond(arc), graph_.link(arc / 2).source == topology::Source::kAssumed};
   arcs_.clear();
   return absl::OkStatus();
 }
@@ -134,7 +134,7 @@ bool Network::Refresh(TimeNs now) {
     changed = true;
   };
   for (const auto& [arc, estimate] : arcs_)
-    if (next.count(arc) == 0) set(arc, nominal_[arc]);
+    if (next.count(arc) == 0) set(arc, nominal_[arc].bytes_per_second);
   for (const auto& [arc, estimate] : next) set(arc, estimate.bytes_per_second);
   arcs_ = std::move(next);
   if (changed) ++version_;
@@ -155,7 +155,7 @@ std::vector<proto::LinkEstimate> Network::Estimates(TimeNs now, size_t most) con
     row.set_to(graph_.vertex(arc % 2 == 0 ? link.b : link.a).name);
     row.set_medium(std::string(topology::MediumName(link.medium)));
     row.set_bytes_per_second(routes_->BytesPerSecond(arc));
-    row.set_nominal(nominal_[arc]);
+    row.set_nominal(nominal_[arc].bytes_per_second);
     row.set_source(std::string(topology::SourceName(SourceOf(arc))));
     if (estimate == nullptr) return;
     row.set_age_ms(static_cast<uint64_t>(std::max<TimeNs>(0, now - estimate->at) / kMillisecond));

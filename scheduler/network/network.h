@@ -66,7 +66,7 @@ class Network {
   topology::Graph graph_;
   std::unique_ptr<fabric::Routes> routes_;
   topology::Domains domains_;
-  std::vector<double> nominal_;                                  // of each arc
+  std::vector<LinkEstimates::Nominal> nominal_;                  // of each arc
   LinkEstimates estimates_;
   std::map<uint32_t, ArcEstimate> arcs_;                         // as of the last Refresh
   size_t joined_ = 0;                                            // fabrics that are taken to meet
