@@ -123,14 +123,61 @@ absl::Status GrowingEndpoint::OnPaths(GrownLink& link, ConstBytes bytes) {
   Grow(link);
   if (rdma) OfferSoon(link);
   if (link.tcp_hosts.empty() && possible.tcp_hosts_size() > 0) {
-    link.token = possible.token();
-    link.tcp_port = possible.tcp_port();
-    for (const std::string& host : possible.tcp_hosts()) {
-      if (link.tcp_hosts.size() < kMostConnections) link.tcp_hosts.push_back(host);
-    }
+    LearnWays(link, possible);
     for (const std::string& host : link.tcp_hosts) ConnectFurther(link, host);
   }
   return absl::OkStatus();
+}
+
+// The base may itself go to one of the further addresses (multipath_endpoint.h, 6); then the first address is a further one.
+void GrowingEndpoint::LearnWays(GrownLink& link, const proto::PathsPossible& possible) {
+  link.token = possible.token();
+  link.tcp_port = possible.tcp_port();
+  Ways& ways = ways_[link.address.ToString()];
+  const std::string current = ways.hosts.empty() ? link.address.host : ways.hosts[ways.current];
+  ways = {.hosts = {link.address.host}};
+  for (const std::string& host : possible.tcp_hosts()) {
+    if (ways.hosts.size() <= kMostConnections && host != link.address.host) ways.hosts.push_back(host);
+  }
+  for (size_t i = 0; i < ways.hosts.size(); ++i) {
+    if (ways.hosts[i] == current) {
+      ways.current = i;
+    } else {
+      link.tcp_hosts.push_back(ways.hosts[i]);
+    }
+  }
+}
+
+void GrowingEndpoint::NextWay(const GrownLink& link) {
+  const auto ways = ways_.find(link.address.ToString());
+  if (!link.connector || ways == ways_.end()) return;
+  ways->second.current = (ways->second.current + 1) % ways->second.hosts.size();
+}
+
+bool GrowingEndpoint::BaseIsGone(const GrownLink& link) const {
+  if (tcp_->UnansweredTimeouts(link.id) < kDeadTimeouts) return false;
+  return std::any_of(link.connections.begin(), link.connections.end(), [&](const auto& further) {
+    return link.core->HasPath(further.first) && tcp_->UnansweredTimeouts(further.second) == 0;
+  });
+}
+
+void GrowingEndpoint::Unstall(GrownLink& link, TimeNs now) {
+  // (A peer that gives it up says so on the base, too, where it may be lost.)
+  if (BaseIsGone(link) || (link.given_up.has_value() && now - *link.given_up > kLateWord)) {
+    NextWay(link);
+    Wither(link);
+    tcp_->Close(link.id, absl::UnavailableError(absl::StrCat("link to ", Name(link), ": the network of its first connection carries ",
+                                                             "nothing, another one does: it is made again over that")));
+    return;
+  }
+  std::vector<std::pair<LinkId, TimeNs>> stalled;
+  for (const auto& [path, connection] : link.connections) {
+    const TimeNs time = link.core->OldestChunk(path, now);
+    if (time > 10 * kStalled || (time > kStalled && tcp_->UnansweredTimeouts(connection) >= kDeadTimeouts))
+      stalled.emplace_back(connection, time);
+  }
+  for (const auto& [connection, time] : stalled)
+    tcp_->Close(connection, absl::DeadlineExceededError(absl::StrCat("nothing was acknowledged for ", time / kMillisecond, " ms")));
 }
 
 void GrowingEndpoint::ConnectFurther(GrownLink& link, const std::string& host) {
@@ -170,6 +217,7 @@ void GrowingEndpoint::ConnectionUp(GrownLink& link, PathId path) {
   Log(absl::StrCat("link to ", Name(link), ": a further connection is up, ", link.connector ? "to " : "from ",
                    link.hosts[path]));
   link.failed_hosts.erase(link.hosts[path]);
+  link.last_further_up = clock_->Now();
   MarkDirty(link);
 }
 
@@ -184,8 +232,11 @@ void GrowingEndpoint::ConnectionDown(GrownLink& link, PathId path, const absl::S
     Log(absl::StrCat("link to ", Name(link), ": the further connection with ", host, was_up ? " is down: " : " failed: ",
                      reason.message(), was_up ? "" : "; it is tried again, and said again when it is up"));
   if (was_up) LosePath(link, path);
+  if (clock_->Now() - link.last_further_up > kStable) link.backoff = 0;
   WaitForNextOffer(link);
+  if (!link.peer_has_rdma) link.next_offer = std::min(link.next_offer, clock_->Now() + kLongestConnectPause);
   MarkDirty(link);
+  if (was_up && absl::StrContains(reason.message(), kEndsWithItsLink)) link.given_up = clock_->Now();
 }
 
 // Also of one whose slot is closed: the sender waits for its memory. Kernels take bytes long before they arrive, so it is

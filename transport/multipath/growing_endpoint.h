@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "proto/rails.pb.h"
 #include "transport/multipath/grown_link.h"
 #include "transport/multipath/multipath_endpoint.h"
 
@@ -25,7 +26,12 @@ inline constexpr uint32_t kMostPathsMissed = 1 << 16;
 inline constexpr TimeNs kTick = 50 * kMillisecond;
 inline constexpr TimeNs kExchangeTimeout = 5 * kSecond;
 inline constexpr TimeNs kStable = 10 * kSecond;   // a path that lived so long broke for a new reason: no long wait
-inline constexpr TimeNs kStalled = 3 * kSecond;      // a further connection that acknowledges nothing for so long is given up
+// A further connection is given up if it acknowledges nothing for so long and its kernel hears nothing either; one that is
+// merely slow, after ten times that. A base is given up if its kernel hears nothing while a further connection's does.
+inline constexpr TimeNs kStalled = 3 * kSecond;
+inline constexpr uint32_t kDeadTimeouts = 3;         // about 1.5 s
+inline constexpr TimeNs kLateWord = 500 * kMillisecond;   // of a link's end, on its base
+inline constexpr TimeNs kLongestConnectPause = 2 * kSecond;   // before a further connection is tried again
 inline constexpr char kEndsWithItsLink[] = "the link that it belongs to has ended";
 inline constexpr size_t kBaseRoom = 64;
 
@@ -50,6 +56,7 @@ class GrowingEndpoint final : public MultipathEndpoint, public Handler, public P
   // ---- Endpoint ----
 
   uint32_t port() const override { return tcp_->port(); }
+  uint32_t UnansweredTimeouts(LinkId id) const override { return tcp_->UnansweredTimeouts(id); }
   void TakeBack(LinkId id, uint64_t cookie) override { tcp_->TakeBack(id, cookie); }
   void SetHandler(Handler* handler) override { handler_ = handler; }
   const EndpointLimits& limits() const override { return options_.tcp.limits; }
@@ -179,6 +186,13 @@ class GrowingEndpoint final : public MultipathEndpoint, public Handler, public P
 
   // ---- further TCP connections ----
 
+  // Where the connection to this peer goes first, and the others of its addresses.
+  void NextWay(const GrownLink& link);
+  void LearnWays(GrownLink& link, const proto::PathsPossible& possible);
+  // The base's network is gone, and another one is there.
+  bool BaseIsGone(const GrownLink& link) const;
+  void Unstall(GrownLink& link, TimeNs now);
+
   void ConnectFurther(GrownLink& link, const std::string& host);
 
   void OnFurtherAccepted(LinkId id, const Hello& peer);
@@ -241,6 +255,13 @@ class GrowingEndpoint final : public MultipathEndpoint, public Handler, public P
   std::mt19937_64 random_;
   Handler* handler_ = nullptr;
   std::unordered_map<LinkId, std::shared_ptr<GrownLink>> links_;
+  // By address as the user of this endpoint names it: all hosts of that peer that are known, and which one a link to it is
+  // made to. The next one after a connection has failed, or when the network of the link's base is gone.
+  struct Ways {
+    std::vector<std::string> hosts;
+    size_t current = 0;
+  };
+  std::unordered_map<std::string, Ways> ways_;
   std::unordered_map<LinkId, Further> further_;   // connections by their own id
   std::unordered_map<SlotId, std::vector<std::pair<LinkId, SlotId>>> further_slots_;   // a slot's namesakes on them
   PathTotals gone_;   // of links and paths that are gone, and all reconnects

@@ -20,7 +20,7 @@ namespace sluice::transport::multipath {
 struct GrownLink {
   LinkId id = 0;
   bool connector = false;
-  bool up = false;
+  bool up = false, was_up = false;
   Address address;              // connector: of the peer
   Hello hello;                  // connector: its own; acceptor: the peer's
   std::map<SlotId, MutableBytes> slots;
@@ -37,6 +37,8 @@ struct GrownLink {
   std::map<PathId, LinkId> connections;
   std::map<PathId, std::string> hosts;
   std::set<std::string> failed_hosts;   // that people know of
+  TimeNs last_further_up = 0;
+  std::optional<TimeNs> given_up;   // the peer has ended a further connection, since it ends the link
   PathId last_connection = 0;   // acceptor: numbers rise
   std::map<PathId, std::string> rails;   // of queue pairs
   uint64_t lost = 0;            // paths, not made again yet

@@ -41,7 +41,9 @@ absl::Status GrowingEndpoint::Start() {
 
 LinkId GrowingEndpoint::Connect(const Address& address, const Hello& self) {
   auto link = std::make_shared<GrownLink>();
-  link->id = tcp_->Connect(address, self);
+  Address way = address;
+  if (const auto ways = ways_.find(address.ToString()); ways != ways_.end()) way.host = ways->second.hosts[ways->second.current];
+  link->id = tcp_->Connect(way, self);
   link->connector = true;
   link->address = address;
   link->hello = self;
@@ -196,7 +198,7 @@ void GrowingEndpoint::OnUp(LinkId id, const Hello& peer) {
     link->hello = peer;
     links_.emplace(id, link);
   }
-  link->up = true;
+  link->up = link->was_up = true;
   handler_->OnUp(id, peer);
   if (!link->connector && link->up) TellPaths(*link);
 }
@@ -211,6 +213,7 @@ void GrowingEndpoint::OnDown(LinkId id, const absl::Status& reason) {
   }
   const auto link = Hold(id);
   if (link == nullptr) return;   // a stranger among the further ones
+  if (!link->was_up) NextWay(*link);
   Wither(*link);
   // The handler may still send to it meanwhile.
   while (!link->cookies_at_down.empty()) {
@@ -439,12 +442,7 @@ void GrowingEndpoint::ArmTick() {
         Offer(*link);
         const TimeNs now = clock_->Now();
         Check(*link, link->core->Overdue(now));
-        for (const auto& [path, connection] : link->connections) {
-          const TimeNs stalled = link->core->OldestChunk(path, now);
-          if (stalled > kStalled)
-            tcp_->Close(connection, absl::DeadlineExceededError(absl::StrCat("nothing was acknowledged for ",
-                                                                             stalled / kMillisecond, " ms")));
-        }
+        if (link->up) Unstall(*link, now);
         if (link->up && (link->core->queued_bytes() > 0 || link->core->WaitsForChunks())) MarkDirty(*link);
       }
     }

@@ -10,6 +10,9 @@
 //   4. RDMA: C -> A OFFER, A -> C PROPOSAL, C -> A ACCEPTANCE, A -> C READY (proto/rails.proto).
 //   5. A path that breaks is given up on both sides (link.h, 5). C offers again after a while that doubles, or at once when
 //      either side's device says that it is back (A: PATHS again).
+//   6. A base whose network is gone while a further connection's is there takes its link down after about 1.5 s. The next
+//      link to that peer is made to another of the addresses that it has named; the first one is a further one then. So it
+//      is after a connection that failed.
 // Frames go over the base until a better path is up, and again when the last one is lost: in the middle of a message, if
 // need be. A link goes down only with its base.
 //

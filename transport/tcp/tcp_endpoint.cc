@@ -21,6 +21,7 @@
 #include "transport/tcp/connector.h"
 #include "transport/tcp/linger.h"
 #include "transport/tcp/socket.h"
+#include "transport/tcp/tcp_info.h"
 #include "transport/tcp/tcp_link.h"
 
 namespace sluice::transport {
@@ -115,6 +116,11 @@ class EpollTcpEndpoint final : public TcpEndpoint, public TcpLink::Owner {
       return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", bytes, " bytes: ", strerror(errno)));
     if (whole >= 2 << 20) madvise(memory, whole, MADV_HUGEPAGE);
     return std::shared_ptr<std::byte>(static_cast<std::byte*>(memory), [whole](std::byte* p) { munmap(p, whole); });
+  }
+
+  uint32_t UnansweredTimeouts(LinkId id) const override {
+    const auto it = links_.find(id);
+    return it == links_.end() ? 0 : transport::UnansweredTimeouts(it->second->fd());
   }
 
   LinkStats Stats(LinkId id) const override {

@@ -58,6 +58,8 @@ class TcpEndpoint : public Endpoint {
   static absl::StatusOr<std::unique_ptr<TcpEndpoint>> Create(Loop* loop, const Clock* clock, TcpOptions options);
 
   virtual uint32_t port() const = 0;  // 0 if it does not listen
+  // How often in a row the kernel has sent the same bytes again and heard nothing: 3 after about 1.5 s.
+  virtual uint32_t UnansweredTimeouts(LinkId link) const = 0;
   // The payload that was lent with this cookie is not read any more when this returns, and OnSent does not follow (unless it
   // is under way already). The frame is sent all the same.
   virtual void TakeBack(LinkId link, uint64_t cookie) = 0;

@@ -1,8 +1,11 @@
 // What is particular to TCP; what every transport must do is in transport/conformance.
 #include "transport/tcp/tcp_endpoint.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gtest/gtest.h"
 #include "transport/conformance/recorder.h"
@@ -134,6 +137,34 @@ TEST_F(TcpEndpointTest, DestroyedWhileResolvingAndConnecting) {
   RunUntil([&] { return ++turns > 20; });
   EXPECT_TRUE(a.down.empty());
   EXPECT_TRUE(a.up.empty());
+}
+
+TEST_F(TcpEndpointTest, APayloadThatWasTakenBackIsSentAsItWasAndNotReadAgain) {
+  Recorder a, b;
+  const auto server = Make({}, &a);
+  const auto client = Make({}, &b);
+  const LinkId link = client->Connect({.host = "127.0.0.1", .port = server->port()}, hello_);
+  ASSERT_TRUE(RunUntil([&] { return b.up.contains(link) && !a.up.empty(); }));
+  const LinkId peer = a.up.begin()->first;
+  // More than is written in a few turns: the first is cut, the second has not begun.
+  std::vector<std::byte> target(64 << 20), payload(32 << 20, std::byte{7});
+  FrameHeader header;
+  header.type = FrameType::kPush;
+  header.slot = server->OpenSlot(peer, target);
+  header.payload_bytes = static_cast<uint32_t>(payload.size());
+  header.total_bytes = target.size();
+  client->Send(link, header, payload, 1);
+  header.stripe_offset = payload.size();
+  client->Send(link, header, payload, 2);
+  int turns = 0;
+  RunUntil([&] { return ++turns > 2; });
+  client->TakeBack(link, 1);
+  client->TakeBack(link, 2);
+  client->TakeBack(link, 3);   // unknown
+  std::fill(payload.begin(), payload.end(), std::byte{9});
+  ASSERT_TRUE(RunUntil([&] { return a.frames.size() == 2; }));
+  EXPECT_TRUE(std::all_of(target.begin(), target.end(), [](std::byte byte) { return byte == std::byte{7}; }));
+  EXPECT_TRUE(b.sent.empty());
 }
 
 TEST_F(TcpEndpointTest, AConnectThatNobodyAcceptsEndsInTimeAndSaysSo) {

@@ -22,4 +22,11 @@ TcpMeasure MeasureTcp(int fd) {
   return measure;
 }
 
+uint32_t UnansweredTimeouts(int fd) {
+  tcp_info info{};
+  socklen_t bytes = sizeof(info);
+  if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return 0;
+  return info.tcpi_retransmits;
+}
+
 }  // namespace sluice::transport

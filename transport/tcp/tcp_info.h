@@ -14,6 +14,10 @@ struct TcpMeasure {
   uint64_t congestion_marks = 0; // segments that came back marked (ECN)
 };
 
+// How often in a row the kernel has sent the same bytes again and heard nothing of it. A peer's machine answers, even if the
+// peer's process does not read.
+uint32_t UnansweredTimeouts(int fd);
+
 // All zero where the kernel does not say.
 TcpMeasure MeasureTcp(int fd);
 
