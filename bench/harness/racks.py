@@ -5,8 +5,8 @@ Rows, each a job of its own with a step's seconds as measured, and as the schedu
   trees            the same with topology.trees=auto
   uneven flat      workers on three of the hosts (two in rack 1), owners spread evenly; trees off
   uneven placed    the same, with the owners where the scheduler puts them
-Then, on two rails of these rates, one of them is throttled to a tenth in the middle of a transfer: how soon the bytes that
-cross are back at 90 % of what the rails can carry. A step is a push-pull of the whole model.
+Then, on two rails of these rates, one of them is throttled to a tenth, or drops all, in the middle of a transfer, and comes
+back: how soon the bytes that cross are back at 90 % of what the rails can carry. A step is a push-pull of the whole model.
 """
 
 import argparse
@@ -91,24 +91,37 @@ def rows(network, options, folder):
     return runs
 
 
-def throttled_rail(options, folder):
-    """Bytes between the racks every 100 ms, before and after one of two rails becomes ten times slower."""
+def degraded_rail(options, folder, rail, fault):
+    """Bytes between the racks every 100 ms, before and after a fault of one of two rails, and after its end.
+
+    fault: "throttled" to a tenth, or "gone" (it drops all packets). Rail 0 is the one that links begin with.
+    """
     network = RackNetwork(rails=2)
+
+    def change(end):
+        for rack in range(1, network.racks + 1):
+            if fault == "gone":
+                network.cut(rack, rail, whole=end)
+            else:
+                network.throttle(rack, "%dkbit" % (bits(network.core_rate) / (1e3 if end else 1e4)), rail=rail)
+
     # One worker in each rack pushes to servers in the other, too: both directions of both rails are busy.
-    job = Job(network, options, folder, "throttled rail", [network.hosts[0], network.hosts[2]], ["--topology.trees=off"])
+    job = Job(network, options, folder, "rail %d %s" % (rail, fault), [network.hosts[0], network.hosts[2]], ["--topology.trees=off"])
     try:
         step_together(job.workers, 2)
         for worker in job.workers:
             worker.tell("step %d" % 100000)
-        samples, begin, slow_at = [], time.monotonic(), None
+        samples, begin, bad_at, good_at = [], time.monotonic(), None, None
         total = lambda: sum(up for up, _ in network.counters().values())
         last, last_at = total(), time.monotonic()
-        while time.monotonic() - begin < options.before + options.after:
+        while time.monotonic() - begin < options.before + 2 * options.after:
             time.sleep(0.1)
-            if slow_at is None and time.monotonic() - begin >= options.before:
-                for rack in range(1, network.racks + 1):
-                    network.throttle(rack, "%dkbit" % (bits(network.core_rate) / 1e4), rail=1)
-                slow_at = time.monotonic() - begin
+            if bad_at is None and time.monotonic() - begin >= options.before:
+                change(end=False)
+                bad_at = time.monotonic() - begin
+            if good_at is None and time.monotonic() - begin >= options.before + options.after:
+                change(end=True)
+                good_at = time.monotonic() - begin
             now, at = total(), time.monotonic()
             samples.append((at - begin, (now - last) / (at - last_at)))
             last, last_at = now, at
@@ -116,18 +129,42 @@ def throttled_rail(options, folder):
         for worker in job.workers:
             worker.process.terminate()
         job.close()
-    can = network.racks * bits(network.core_rate) * 1.1 / 8     # both racks send: a rail and a tenth
-    before = median([rate for at, rate in samples if 1 < at < slow_at])
-    # The first moment from which a second's mean reaches 90 %.
-    back = None
-    for at, _ in samples:
-        window = [rate for t, rate in samples if at <= t < at + 1]
-        if at >= slow_at and len(window) >= 5 and sum(window) / len(window) >= 0.9 * can:
-            back = at - slow_at
-            break
-    return {"before_bytes_per_second": before, "can_bytes_per_second": can, "seconds_to_90_percent": back,
-            "after_bytes_per_second": median([rate for at, rate in samples if at > slow_at + 3]), "samples": samples,
-            "of_what_rails_can": median([rate for at, rate in samples if at > slow_at + 3]) / can}
+        network.remove()
+    both = 2 * network.racks * bits(network.core_rate) / 8     # both racks send
+    can = both * (0.55 if fault == "throttled" else 0.5)
+
+    def mean(begin, end):
+        rates = [rate for at, rate in samples if begin <= at < end]
+        return sum(rates) / max(1, len(rates))
+
+    before = mean(1, bad_at)
+
+    # The first moment from which the next second's mean, and that of all the rest, reach 90 % of the share that the workload
+    # took before.
+    def back(since, until, of):
+        least = 0.9 * before / both * of
+        starts = [at for at, _ in samples if since <= at < until - 1 and min(mean(at, at + 1), mean(at, until)) >= least]
+        return starts[0] - since if starts else None
+
+    end = options.before + 2 * options.after
+
+    return {"rail": rail, "fault": fault, "before_bytes_per_second": before, "rails_bytes_per_second": both,
+            "can_bytes_per_second": can, "seconds_to_90_percent": back(bad_at, good_at, can),
+            "after_bytes_per_second": mean(bad_at + 3, good_at), "seconds_to_90_percent_of_both": back(good_at, end, both),
+            "end_bytes_per_second": mean(good_at + 3, end), "samples": samples}
+
+
+def rail_lines(runs):
+    number = lambda value: "never" if value is None else "%.1f" % value
+    lines = []
+    for one in runs:
+        share, after = one["before_bytes_per_second"] / one["rails_bytes_per_second"], one["after_bytes_per_second"]
+        lines.append(["%d %s" % (one["rail"], one["fault"]), "%.1f" % (one["before_bytes_per_second"] / 1e6), "%.2f" % share,
+                      number(one["seconds_to_90_percent"]), "%.1f" % (after / 1e6),
+                      "%.2f" % (after / one["can_bytes_per_second"]), number(one["seconds_to_90_percent_of_both"]),
+                      "%.1f" % (one["end_bytes_per_second"] / 1e6)])
+    return table(["rail", "before MB/s", "of both", "back after s", "then MB/s", "of what is left", "it returns: back after s",
+                  "then MB/s"], lines)
 
 
 def main():
@@ -137,8 +174,8 @@ def main():
     parser.add_argument("--mib", type=int, default=32, help="size of the model in MiB (%(default)s)")
     parser.add_argument("--tensors", type=int, default=8, help="of the model (%(default)s)")
     parser.add_argument("--steps", type=int, default=5, help="steps to measure (%(default)s)")
-    parser.add_argument("--before", type=float, default=6, help="seconds before the rail is throttled (%(default)s)")
-    parser.add_argument("--after", type=float, default=9, help="and after (%(default)s)")
+    parser.add_argument("--before", type=float, default=6, help="seconds before a rail fails (%(default)s)")
+    parser.add_argument("--after", type=float, default=9, help="seconds that it lasts, and after it (%(default)s)")
     parser.add_argument("--only", choices=("steps", "rail"), help="one part alone")
     options = parser.parse_args()
     for program in ("ip", "tc"):
@@ -153,7 +190,7 @@ def main():
             result["steps"] = rows(network, options, folder)
             network.remove()
         if options.only != "steps":
-            result["rail"] = throttled_rail(options, folder)
+            result["rails"] = [degraded_rail(options, folder, rail, fault) for fault in ("throttled", "gone") for rail in (1, 0)]
     except (BenchError, NetworkError) as error:
         sys.exit("bench/racks: %s\nLogs are in %s" % (error, folder))
     if "steps" in result:
@@ -166,13 +203,10 @@ def main():
         print("%d MiB model, two racks of two hosts" % options.mib)
         print(table(["row", "step s", "predicted", "error", "MiB over a rack's link", "trees", "of flat"], lines))
         print("goal: predictions within 15 %")
-    if "rail" in result:
-        rail = result["rail"]
-        print("one of two rails throttled to a tenth: %.1f MB/s before, %.1f MB/s from 3 s after (%.2f of the %.1f MB/s that the rails "
-              "can); 90 %% of that %s (goal: within 3 s)" %
-              (rail["before_bytes_per_second"] / 1e6, rail["after_bytes_per_second"] / 1e6, rail["of_what_rails_can"],
-               rail["can_bytes_per_second"] / 1e6,
-               "never" if rail["seconds_to_90_percent"] is None else "after %.1f s" % rail["seconds_to_90_percent"]))
+    if "rails" in result:
+        print("two rails between the racks; back: 90 % of what is left, times the share of both that the workload took before")
+        print(rail_lines(result["rails"]))
+        print("goal: back within 3 s")
     path = os.path.join(options.out, "racks.json")
     write_json(path, result)
     print("written to " + path)

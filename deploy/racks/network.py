@@ -48,8 +48,9 @@ def bits(rate):
 
 
 def shape(prefix, device, rate, change=False):
-    # A burst of 5 ms of the rate, at least some packets, and 20 ms of queue: as a switch with a small buffer.
-    burst = max(16384, int(bits(rate) / 8 * 0.005))
+    # A burst of 5 ms of the rate and 20 ms of queue: as a switch with a small buffer. At least a packet as large as the stack
+    # makes them: one that waits when the rate changes, and is larger than the new burst, would block the link for ever.
+    burst = max(80000, int(bits(rate) / 8 * 0.005))
     run(*prefix, "tc", "qdisc", "change" if change else "add", "dev", device, "root", "tbf", "rate", rate, "burst",
         str(burst), "latency", "20ms")
 
@@ -120,6 +121,10 @@ class RackNetwork:
         """Both directions of a rack's link to the core, from now on."""
         for device in self._uplink(rack, rail):
             shape((), device, rate, change=True)
+
+    def cut(self, rack, rail=0, whole=False):
+        """A rack's link to the core drops all packets, both ways and without a word to the hosts; whole: as before."""
+        run("ip", "link", "set", self._uplink(rack, rail)[0], "up" if whole else "down")
 
     def counters(self):
         """Bytes that each rack's link has carried so far, {(rack, rail): (up, down)}."""
