@@ -29,8 +29,8 @@ using topology::Source;
 using topology::Vertex;
 using topology::VertexKind;
 
-constexpr size_t kMaxListBytes = 160;   // of a list of names in a line
-constexpr size_t kMaxIndent = 24;       // a chain of switches goes no further to the right
+constexpr size_t kMaxListBytes = 160;  // of a list of names in a line
+constexpr size_t kMaxIndent = 24;      // a chain of switches goes no further to the right
 
 std::string Names(const std::vector<std::string>& names) {
   const std::string list = topology::CompressHostlist(names);
@@ -41,7 +41,8 @@ std::string Names(const std::vector<std::string>& names) {
 std::string SpeedText(const Link& link) {
   std::string out = link.medium == Medium::kUnknown ? "" : absl::StrCat(topology::MediumName(link.medium), " ");
   if (link.cables > 1) absl::StrAppend(&out, link.cables, " x ");
-  absl::StrAppend(&out, link.bytes_per_second > 0 ? topology::ShortBandwidth(link.bytes_per_second / link.cables) : "speed not known");
+  absl::StrAppend(&out, link.bytes_per_second > 0 ? topology::ShortBandwidth(link.bytes_per_second / link.cables)
+                                                  : "speed not known");
   if (link.latency_s > 0) absl::StrAppend(&out, ", ", topology::ShortLatency(link.latency_s));
   if (link.bytes_per_second > 0) absl::StrAppend(&out, " (", topology::SourceName(link.source), ")");
   return out;
@@ -91,7 +92,7 @@ class Tree {
 
  private:
   struct Step {
-    uint32_t vertex, link;     // link: to what it stands under; kNone: a root
+    uint32_t vertex, link;  // link: to what it stands under; kNone: a root
     size_t depth;
   };
 
@@ -138,7 +139,7 @@ class Tree {
 
   // Hosts below a switch; those that are alike, to their last device, in one line.
   void Hosts(uint32_t below, const std::vector<uint32_t>& hosts, size_t depth) {
-    std::vector<std::pair<std::string, std::vector<std::string>>> groups;   // in order of the first host
+    std::vector<std::pair<std::string, std::vector<std::string>>> groups;  // in order of the first host
     std::map<std::string, size_t> known;
     for (const uint32_t host : hosts) {
       if (shown_[host]) continue;
@@ -158,19 +159,21 @@ class Tree {
   std::string HostText(uint32_t host, uint32_t below, size_t depth) {
     const Vertex& vertex = graph_.vertex(host);
     std::string out;
-    std::map<std::string, std::vector<std::string>> here, elsewhere;   // links to switches, by speed
+    std::map<std::string, std::vector<std::string>> here, elsewhere;  // links to switches, by speed
     for (const Graph::Half& half : graph_.Incident(host)) Outside(half, "", below, &here, &elsewhere);
     const std::vector<uint32_t> nics = topology::DevicesOf(graph_, host, VertexKind::kNic);
     for (const uint32_t nic : nics)
       for (const Graph::Half& half : graph_.Incident(nic)) Outside(half, Own(nic), below, &here, &elsewhere);
-    for (const auto& [speed, names] : here) absl::StrAppend(&out, "  ", names[0].empty() ? "" : absl::StrCat(Names(names), " "), speed);
+    for (const auto& [speed, names] : here)
+      absl::StrAppend(&out, "  ", names[0].empty() ? "" : absl::StrCat(Names(names), " "), speed);
     if (vertex.slots > 0) absl::StrAppend(&out, "  ", Counted(vertex.slots, "slot"));
     if (!vertex.note.empty()) absl::StrAppend(&out, "  \"", vertex.note, "\"");
     for (const auto& [speed, names] : elsewhere) absl::StrAppend(&out, "; also ", Names(names), " ", speed);
     out += "\n";
     const topology::HostDevices devices = topology::OrderDevices(graph_, host);
     for (size_t i = 0; i < devices.gpus.size(); ++i) {
-      std::string line = absl::StrCat(Own(devices.gpus[i]), "  ", devices.nics[i] == kNone ? "no NIC" : Own(devices.nics[i]));
+      std::string line =
+          absl::StrCat(Own(devices.gpus[i]), "  ", devices.nics[i] == kNone ? "no NIC" : Own(devices.nics[i]));
       std::map<std::string, std::vector<std::string>> links;
       for (const Graph::Half& half : graph_.Incident(devices.gpus[i]))
         links[SpeedText(graph_.link(half.link))].push_back(Own(half.to));
@@ -181,12 +184,15 @@ class Tree {
     return out;
   }
 
-  void Outside(const Graph::Half& half, const std::string& own, uint32_t below, std::map<std::string, std::vector<std::string>>* here,
+  void Outside(const Graph::Half& half, const std::string& own, uint32_t below,
+               std::map<std::string, std::vector<std::string>>* here,
                std::map<std::string, std::vector<std::string>>* elsewhere) const {
     if (graph_.vertex(half.to).host != kNone) return;
     const std::string speed = SpeedText(graph_.link(half.link));
-    if (half.to == below) (*here)[speed].push_back(own);
-    else (*elsewhere)[speed].push_back(absl::StrCat(own, own.empty() ? "" : ">", graph_.vertex(half.to).name));
+    if (half.to == below)
+      (*here)[speed].push_back(own);
+    else
+      (*elsewhere)[speed].push_back(absl::StrCat(own, own.empty() ? "" : ">", graph_.vertex(half.to).name));
   }
 
   // A device's name without its host's.
@@ -205,12 +211,14 @@ class Tree {
 
 }  // namespace
 
-absl::StatusOr<LoadedTopology> LoadTopologyFiles(const std::vector<std::string>& files, const proto::TopologyConfig& config) {
+absl::StatusOr<LoadedTopology> LoadTopologyFiles(const std::vector<std::string>& files,
+                                                 const proto::TopologyConfig& config) {
   topology::ReadOptions options;
   options.node_labels = absl::StrSplit(config.node_labels(), ',', absl::SkipWhitespace());
   const std::vector<std::string> specs = files.empty() ? topology::SplitFileSpecs(config.files()) : files;
   if (specs.empty())
-    return absl::InvalidArgumentError("no topology file: name one or several, or set topology.files (HOST=FILE for the inside of a host)");
+    return absl::InvalidArgumentError(
+        "no topology file: name one or several, or set topology.files (HOST=FILE for the inside of a host)");
   LoadedTopology loaded;
   SLUICE_ASSIGN_OR_RETURN(loaded.graph, topology::ReadFiles(specs, options, &loaded.reports));
   return loaded;
@@ -219,17 +227,19 @@ absl::StatusOr<LoadedTopology> LoadTopologyFiles(const std::vector<std::string>&
 std::string RenderCheck(const LoadedTopology& loaded, double milliseconds) {
   std::string out;
   for (const topology::Report& report : loaded.reports) {
-    absl::StrAppend(&out, report.host.empty() ? "" : absl::StrCat(report.host, "="), report.file, ": ", report.title, " [", report.format,
-                    "]: ", Counted(report.hosts, "host"), ", ", report.switches, report.switches == 1 ? " switch, " : " switches, ",
-                    Counted(report.gpus, "GPU"), ", ", Counted(report.nics, "NIC"), ", ", Counted(report.links, "link"), "\n");
+    absl::StrAppend(&out, report.host.empty() ? "" : absl::StrCat(report.host, "="), report.file, ": ", report.title,
+                    " [", report.format, "]: ", Counted(report.hosts, "host"), ", ", report.switches,
+                    report.switches == 1 ? " switch, " : " switches, ", Counted(report.gpus, "GPU"), ", ",
+                    Counted(report.nics, "NIC"), ", ", Counted(report.links, "link"), "\n");
     for (const std::string& warning : report.warnings) absl::StrAppend(&out, "  warning: ", warning, "\n");
     if (report.more_warnings > 0) absl::StrAppend(&out, "  warning: ", report.more_warnings, " more\n");
   }
   size_t said = 0;
   for (const Link& link : loaded.graph.links()) said += link.bytes_per_second > 0;
   const std::vector<size_t> parts = Parts(loaded.graph);
-  absl::StrAppend(&out, "together: ", Counted(loaded.graph.Hosts().size(), "host"), ", ", Counted(loaded.graph.links().size(), "link"), ", of which ",
-                  said, " have a speed; read in ", std::llround(milliseconds), " ms\n");
+  absl::StrAppend(&out, "together: ", Counted(loaded.graph.Hosts().size(), "host"), ", ",
+                  Counted(loaded.graph.links().size(), "link"), ", of which ", said, " have a speed; read in ",
+                  std::llround(milliseconds), " ms\n");
   if (parts.size() > 1) {
     absl::StrAppend(&out, "  warning: ", parts.size(), " parts that no file joins, of ",
                     absl::StrJoin(parts.begin(), parts.begin() + std::min<size_t>(parts.size(), 8), ", "),
@@ -250,24 +260,38 @@ std::string TopologyJson(const LoadedTopology& loaded, bool with_graph) {
   nlohmann::json json;
   json["files"] = nlohmann::json::array();
   for (const topology::Report& report : loaded.reports)
-    json["files"].push_back({{"file", report.file}, {"host", report.host}, {"format", report.format}, {"title", report.title},
-                             {"hosts", report.hosts}, {"switches", report.switches}, {"gpus", report.gpus}, {"nics", report.nics},
-                             {"links", report.links}, {"warnings", report.warnings}, {"more_warnings", report.more_warnings}});
+    json["files"].push_back({{"file", report.file},
+                             {"host", report.host},
+                             {"format", report.format},
+                             {"title", report.title},
+                             {"hosts", report.hosts},
+                             {"switches", report.switches},
+                             {"gpus", report.gpus},
+                             {"nics", report.nics},
+                             {"links", report.links},
+                             {"warnings", report.warnings},
+                             {"more_warnings", report.more_warnings}});
   json["parts"] = Parts(loaded.graph);
   if (with_graph) {
     const Graph& graph = loaded.graph;
     json["vertices"] = nlohmann::json::array();
     for (const Vertex& v : graph.vertices()) {
       nlohmann::json vertex = {{"name", v.name}, {"kind", topology::KindName(v.kind).data()}};
-      if (v.kind == VertexKind::kHost) vertex["slots"] = v.slots;
-      else if (v.host != kNone) vertex["host"] = graph.vertex(v.host).name;
+      if (v.kind == VertexKind::kHost)
+        vertex["slots"] = v.slots;
+      else if (v.host != kNone)
+        vertex["host"] = graph.vertex(v.host).name;
       if (!v.note.empty()) vertex["note"] = v.note;
       json["vertices"].push_back(std::move(vertex));
     }
     json["links"] = nlohmann::json::array();
     for (const Link& l : graph.links())
-      json["links"].push_back({{"from", graph.vertex(l.a).name}, {"to", graph.vertex(l.b).name}, {"medium", topology::MediumName(l.medium).data()},
-                               {"cables", l.cables}, {"bytes_per_second", l.bytes_per_second}, {"latency_s", l.latency_s},
+      json["links"].push_back({{"from", graph.vertex(l.a).name},
+                               {"to", graph.vertex(l.b).name},
+                               {"medium", topology::MediumName(l.medium).data()},
+                               {"cables", l.cables},
+                               {"bytes_per_second", l.bytes_per_second},
+                               {"latency_s", l.latency_s},
                                {"source", topology::SourceName(l.source).data()}});
   }
   return json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";

@@ -29,7 +29,9 @@ TEST(Topology, CheckCountsAndWarns) {
   const auto loaded = LoadTopologyFiles({conf}, {});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const std::string text = RenderCheck(*loaded, 1.4);
-  EXPECT_THAT(text, StartsWith(conf + ": Slurm topology.conf (tree) [slurm-conf]: 5 hosts, 4 switches, 0 GPUs, 0 NICs, 7 links\n"));
+  EXPECT_THAT(
+      text,
+      StartsWith(conf + ": Slurm topology.conf (tree) [slurm-conf]: 5 hosts, 4 switches, 0 GPUs, 0 NICs, 7 links\n"));
   EXPECT_THAT(text, HasSubstr("warning: " + conf + ": LinkSpeed"));
   EXPECT_THAT(text, HasSubstr("together: 5 hosts, 7 links, of which 0 have a speed; read in 1 ms\n"));
   EXPECT_THAT(text, HasSubstr("2 parts that no file joins, of 4, 1 hosts"));
@@ -41,7 +43,8 @@ TEST(Topology, ShowIsATreeWithSpeedsAndTheirSource) {
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const std::string text = RenderTopology(*loaded, {});
   EXPECT_THAT(text, StartsWith("top\n  s1  "));
-  EXPECT_THAT(text, HasSubstr("(assumed)\n    n[1-2]  25 Gb/s, 5 us (file)  1 slot\n      gpu0  mlx5_0; cpu0 pcie 192 Gb/s, 500 ns (assumed)\n"));
+  EXPECT_THAT(text, HasSubstr("(assumed)\n    n[1-2]  25 Gb/s, 5 us (file)  1 slot\n      gpu0  mlx5_0; cpu0 pcie 192 "
+                              "Gb/s, 500 ns (assumed)\n"));
   EXPECT_THAT(text, HasSubstr("    n[3-4]  25 Gb/s, 5 us (file)  1 slot\n"));
   const nlohmann::json json = nlohmann::json::parse(TopologyJson(*loaded, true));
   EXPECT_EQ(json["files"].size(), 3u);
@@ -52,7 +55,8 @@ TEST(Topology, ShowIsATreeWithSpeedsAndTheirSource) {
 }
 
 TEST(Topology, SwitchesWithSeveralAboveNameTheOthers) {
-  const auto loaded = LoadTopologyFiles({File("clos", "sluice-topology 1\ngenerate spine-leaf leaves=2 spines=2 hosts=2\n")}, {});
+  const auto loaded =
+      LoadTopologyFiles({File("clos", "sluice-topology 1\ngenerate spine-leaf leaves=2 spines=2 hosts=2\n")}, {});
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   EXPECT_THAT(RenderTopology(*loaded, {}), HasSubstr("; also "));
 }

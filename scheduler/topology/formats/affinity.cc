@@ -12,8 +12,8 @@
 namespace sluice::topology {
 namespace {
 
-constexpr size_t kMaxExact = 12;          // GPUs: beyond, the ring is found step by step
-constexpr double kNvlinkGuess = 20e9;     // of a link whose speed is not known
+constexpr size_t kMaxExact = 12;       // GPUs: beyond, the ring is found step by step
+constexpr double kNvlinkGuess = 20e9;  // of a link whose speed is not known
 
 // How far a way is; the smaller, the nearer.
 struct Distance {
@@ -47,7 +47,8 @@ bool NaturalLess(absl::string_view a, absl::string_view b) {
   }
 }
 
-// From `from` to everything in the host over PCIe and sockets. A way through the host itself (its memory) crosses sockets.
+// From `from` to everything in the host over PCIe and sockets. A way through the host itself (its memory) crosses
+// sockets.
 absl::flat_hash_map<uint32_t, Distance> Distances(const Graph& graph, uint32_t host, uint32_t from) {
   absl::flat_hash_map<uint32_t, Distance> best;
   using Entry = std::pair<Distance, uint32_t>;
@@ -82,7 +83,8 @@ double Nvlink(const Graph& graph, uint32_t a, uint32_t b) {
     return link.bytes_per_second > 0 ? link.bytes_per_second : kNvlinkGuess * link.cables;
   };
   for (const Graph::Half& half : graph.Incident(a)) {
-    if (half.to == b) direct += speed(half.link);
+    if (half.to == b)
+      direct += speed(half.link);
     else if (graph.vertex(half.to).kind == VertexKind::kBridge)
       for (const Graph::Half& other : graph.Incident(half.to))
         if (other.to == b) switched += std::min(speed(half.link), speed(other.link));
@@ -160,12 +162,14 @@ std::vector<uint32_t> DevicesOf(const Graph& graph, uint32_t host, VertexKind ki
     for (const Graph::Half& half : graph.Incident(v))
       if (graph.vertex(half.to).host == host && seen.emplace(half.to, true).second) open.push_back(half.to);
   }
-  std::sort(found.begin(), found.end(), [&](uint32_t a, uint32_t b) { return NaturalLess(graph.vertex(a).name, graph.vertex(b).name); });
+  std::sort(found.begin(), found.end(),
+            [&](uint32_t a, uint32_t b) { return NaturalLess(graph.vertex(a).name, graph.vertex(b).name); });
   return found;
 }
 
 HostDevices OrderDevices(const Graph& graph, uint32_t host) {
-  const std::vector<uint32_t> gpus = DevicesOf(graph, host, VertexKind::kGpu), nics = DevicesOf(graph, host, VertexKind::kNic);
+  const std::vector<uint32_t> gpus = DevicesOf(graph, host, VertexKind::kGpu),
+                              nics = DevicesOf(graph, host, VertexKind::kNic);
   HostDevices out;
   if (gpus.empty()) return out;
   std::vector<absl::flat_hash_map<uint32_t, Distance>> distances;
@@ -180,7 +184,9 @@ HostDevices OrderDevices(const Graph& graph, uint32_t host) {
     size_t best = nics.size();
     for (size_t n = 0; n < nics.size(); ++n) {
       const Distance here = distance(g, nics[n]);
-      if (best == nics.size() || here < distance(g, nics[best]) || (here == distance(g, nics[best]) && users[n] < users[best])) best = n;
+      if (best == nics.size() || here < distance(g, nics[best]) ||
+          (here == distance(g, nics[best]) && users[n] < users[best]))
+        best = n;
     }
     if (best == nics.size()) continue;
     ++users[best];

@@ -14,8 +14,11 @@ using ::testing::IsEmpty;
 std::vector<std::string> Pairs(const Graph& graph, absl::string_view host) {
   const HostDevices devices = OrderDevices(graph, graph.Find(host));
   std::vector<std::string> out;
-  const auto name = [&](uint32_t v) { return v == kNone ? "-" : graph.vertex(v).name.substr(graph.vertex(v).name.rfind('/') + 1); };
-  for (size_t i = 0; i < devices.gpus.size(); ++i) out.push_back(absl::StrCat(name(devices.gpus[i]), " ", name(devices.nics[i])));
+  const auto name = [&](uint32_t v) {
+    return v == kNone ? "-" : graph.vertex(v).name.substr(graph.vertex(v).name.rfind('/') + 1);
+  };
+  for (size_t i = 0; i < devices.gpus.size(); ++i)
+    out.push_back(absl::StrCat(name(devices.gpus[i]), " ", name(devices.nics[i])));
   return out;
 }
 
@@ -50,7 +53,8 @@ TEST(Affinity, RanksFollowNvlink) {
   // Pairs 0-2 and 1-3 are linked doubly, 0-1 and 2-3 once: the ring is 0 1 3 2.
   const auto graph = ReadText(
       "sluice-topology 1\nhost n\ngpu n/gpu[0-3]\nlink n/gpu[0-3] n pcie\n"
-      "link n/gpu0 n/gpu2 nvlink cables=2\nlink n/gpu1 n/gpu3 nvlink cables=2\nlink n/gpu0 n/gpu1 nvlink\nlink n/gpu2 n/gpu3 nvlink\n");
+      "link n/gpu0 n/gpu2 nvlink cables=2\nlink n/gpu1 n/gpu3 nvlink cables=2\nlink n/gpu0 n/gpu1 nvlink\nlink n/gpu2 "
+      "n/gpu3 nvlink\n");
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_THAT(Pairs(*graph, "n"), ElementsAre("gpu0 -", "gpu1 -", "gpu3 -", "gpu2 -"));
 }
@@ -59,7 +63,8 @@ TEST(Affinity, BehindOneSwitchPcieDecides) {
   // All are joined by NVSwitch; 0 and 2 share a socket, 1 and 3 the other.
   const auto graph = ReadText(
       "sluice-topology 1\nhost n\ncpu n/cpu[0-1]\nbridge n/nvswitch\ngpu n/gpu[0-3]\nlink n/cpu0 n/cpu1 socket\n"
-      "link n/gpu0,n/gpu2 n/cpu0 pcie\nlink n/gpu1,n/gpu3 n/cpu1 pcie\nlink n/gpu[0-3] n/nvswitch nvlink 300GB/s\nlink n/cpu[0-1] n socket\n");
+      "link n/gpu0,n/gpu2 n/cpu0 pcie\nlink n/gpu1,n/gpu3 n/cpu1 pcie\nlink n/gpu[0-3] n/nvswitch nvlink 300GB/s\nlink "
+      "n/cpu[0-1] n socket\n");
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_THAT(Pairs(*graph, "n"), ElementsAre("gpu0 -", "gpu1 -", "gpu3 -", "gpu2 -"));
 }

@@ -17,7 +17,7 @@
 namespace sluice::topology {
 namespace {
 
-constexpr size_t kMaxAlikeHosts = size_t{1} << 16;   // of one file about the inside of a host
+constexpr size_t kMaxAlikeHosts = size_t{1} << 16;  // of one file about the inside of a host
 
 absl::string_view Head(absl::string_view text) { return absl::StripAsciiWhitespace(text.substr(0, 65536)); }
 
@@ -53,8 +53,7 @@ std::string Guess(absl::string_view text) {
   if (head[0] == '{' || head[0] == '[')
     return "it is JSON, but no list of Kubernetes nodes (`kubectl get nodes -o json`) or LLDP neighbours "
            "(`lldpcli show neighbors -f json`)";
-  if (absl::StrContains(head, "apiVersion:"))
-    return "it is YAML of Kubernetes; give JSON, `kubectl get nodes -o json`";
+  if (absl::StrContains(head, "apiVersion:")) return "it is YAML of Kubernetes; give JSON, `kubectl get nodes -o json`";
   const absl::string_view line = FirstLine(text);
   if (absl::StartsWith(line, "---") || absl::StartsWith(line, "- ") || absl::EndsWith(line, ":"))
     return absl::StrCat("it may be YAML, but no Slurm topology.yaml: its first line is ", Shown(line));
@@ -68,8 +67,8 @@ const Format* Find(absl::string_view text) {
 }
 
 absl::Status Unknown(absl::string_view text) {
-  return absl::InvalidArgumentError(absl::StrCat("the text is in no format that is known: ", Guess(text), ". Known are ",
-                                                 absl::StrJoin(FormatNames(), ", ")));
+  return absl::InvalidArgumentError(absl::StrCat("the text is in no format that is known: ", Guess(text),
+                                                 ". Known are ", absl::StrJoin(FormatNames(), ", ")));
 }
 
 void Count(const Graph& graph, Report* report) {
@@ -83,10 +82,11 @@ void Count(const Graph& graph, Report* report) {
 }
 
 // One text; of a file about the inside of hosts that are alike, the graph of all.
-absl::StatusOr<Graph> ReadOne(const Input& input, const ReadOptions& options, Report* report, std::vector<TierSpeed>* tiers) {
+absl::StatusOr<Graph> ReadOne(const Input& input, const ReadOptions& options, Report* report,
+                              std::vector<TierSpeed>* tiers) {
   if (input.text.size() > kMaxTextBytes)
-    return absl::ResourceExhaustedError(absl::StrCat(input.file, ": ", input.text.size(), " bytes; at most ", kMaxTextBytes,
-                                                     " are read"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat(input.file, ": ", input.text.size(), " bytes; at most ", kMaxTextBytes, " are read"));
   const Format* format = Find(input.text);
   if (format == nullptr) {
     const absl::Status unknown = Unknown(input.text);
@@ -100,11 +100,13 @@ absl::StatusOr<Graph> ReadOne(const Input& input, const ReadOptions& options, Re
   first.report.format = std::string(format->name);
   first.report.title = std::string(format->title);
   if (input.text.size() > format->max_bytes)
-    return first.Refuse(0, absl::ResourceExhaustedError(absl::StrCat("the text has ", input.text.size(), " bytes, and at most ",
-                                                                     format->max_bytes, " are read")));
+    return first.Refuse(
+        0, absl::ResourceExhaustedError(absl::StrCat("the text has ", input.text.size(), " bytes, and at most ",
+                                                     format->max_bytes, " are read")));
   if (format->inside_host && input.host.empty())
-    return first.Refuse(0, "it says what is inside one host, but not of which",
-                        absl::StrCat("give it as HOST=", input.file, ", or n[01-32]=", input.file, " for hosts that are alike"));
+    return first.Refuse(
+        0, "it says what is inside one host, but not of which",
+        absl::StrCat("give it as HOST=", input.file, ", or n[01-32]=", input.file, " for hosts that are alike"));
   if (!format->inside_host && !input.host.empty())
     return first.Refuse(0, "it is about a cluster, not about the inside of a host",
                         absl::StrCat("give it as ", input.file, ", without ", input.host, "="));
@@ -123,7 +125,7 @@ absl::StatusOr<Graph> ReadOne(const Input& input, const ReadOptions& options, Re
       SLUICE_RETURN_IF_ERROR(format->read(&reading));
       const absl::Status merged = all.Merge(reading.graph);
       if (!merged.ok()) return first.Refuse(0, merged);
-      if (i == 0) first.report = std::move(reading.report);   // the others would say the same
+      if (i == 0) first.report = std::move(reading.report);  // the others would say the same
     }
   }
   if (all.vertices().empty() && first.tiers.empty()) return first.Refuse(0, "it names no host and no switch");
@@ -160,8 +162,8 @@ absl::StatusOr<Graph> ReadAll(std::span<const Input> inputs, const ReadOptions& 
   size_t bytes = 0;
   for (const Input& input : inputs) bytes += std::min(input.text.size(), kMaxTextBytes + 1);
   if (bytes > kMaxTextBytes)
-    return absl::ResourceExhaustedError(absl::StrCat("the topology's files have ", bytes, " bytes; at most ", kMaxTextBytes,
-                                                     " are read"));
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the topology's files have ", bytes, " bytes; at most ", kMaxTextBytes, " are read"));
   std::vector<TierSpeed> tiers;
   Graph all;
   for (const Input& input : inputs) {
@@ -170,8 +172,9 @@ absl::StatusOr<Graph> ReadAll(std::span<const Input> inputs, const ReadOptions& 
     if (reports != nullptr) reports->push_back(std::move(report));
     const absl::Status merged = all.Merge(graph);
     if (!merged.ok())
-      return absl::Status(merged.code(), absl::StrCat(input.file, ": it does not go together with the files before it: ",
-                                                      merged.message()));
+      return absl::Status(
+          merged.code(),
+          absl::StrCat(input.file, ": it does not go together with the files before it: ", merged.message()));
   }
   all.Finish();
   FillTiers(tiers, &all);

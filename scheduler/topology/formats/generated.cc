@@ -12,7 +12,7 @@
 namespace sluice::topology {
 namespace {
 
-constexpr uint32_t kMaxNumber = uint32_t{1} << 20;   // of hosts, switches and the like; generators bound their products
+constexpr uint32_t kMaxNumber = uint32_t{1} << 20;  // of hosts, switches and the like; generators bound their products
 
 // Takes the words one by one; what is left at the end is unknown.
 class Words {
@@ -72,8 +72,10 @@ class Words {
     values_.erase(it);
   }
   void Set(const absl::StatusOr<double>& parsed, absl::string_view key, double* value) {
-    if (parsed.ok()) *value = *parsed;
-    else Fail(absl::StrCat(key, ": ", parsed.status().message()));
+    if (parsed.ok())
+      *value = *parsed;
+    else
+      Fail(absl::StrCat(key, ": ", parsed.status().message()));
   }
   void Fail(absl::string_view what) {
     if (status_.ok()) status_ = absl::InvalidArgumentError(absl::StrCat("generate: ", what));
@@ -118,7 +120,9 @@ absl::StatusOr<Graph> GenerateByWords(const std::vector<std::string>& texts) {
   }
   if (kind == "torus") {
     TorusSpec spec;
-    words.Dims("dims", &spec.dims).Number("hosts", &spec.hosts_per_switch).Bandwidth("ring", &spec.ring_bytes_per_second);
+    words.Dims("dims", &spec.dims)
+        .Number("hosts", &spec.hosts_per_switch)
+        .Bandwidth("ring", &spec.ring_bytes_per_second);
     words.Host(&spec.host);
     return made(spec, Torus);
   }
@@ -131,10 +135,13 @@ absl::StatusOr<Graph> GenerateByWords(const std::vector<std::string>& texts) {
   if (kind == "dragonfly") {
     DragonflySpec spec;
     words.Number("routers", &spec.routers).Number("global", &spec.global).Number("hosts", &spec.hosts_per_router);
-    words.Bandwidth("group", &spec.group_bytes_per_second).Bandwidth("far", &spec.global_bytes_per_second).Host(&spec.host);
+    words.Bandwidth("group", &spec.group_bytes_per_second)
+        .Bandwidth("far", &spec.global_bytes_per_second)
+        .Host(&spec.host);
     return made(spec, Dragonfly);
   }
-  return absl::InvalidArgumentError(absl::StrCat("generate: \"", kind, "\" is none of fat-tree, spine-leaf, rails, zones, torus, "
+  return absl::InvalidArgumentError(absl::StrCat("generate: \"", kind,
+                                                 "\" is none of fat-tree, spine-leaf, rails, zones, torus, "
                                                  "hypercube, dragonfly"));
 }
 

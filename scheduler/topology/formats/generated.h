@@ -8,7 +8,8 @@
 //   hypercube    dims=6 hosts=1
 //   dragonfly    routers=4 global=2 hosts=2 group=50Gb/s far=25Gb/s
 //
-// For each: slots=8 (ranks a host), link=100Gb/s (of a host), latency=1us (of a link). What is not given is as in generate.h.
+// For each: slots=8 (ranks a host), link=100Gb/s (of a host), latency=1us (of a link). What is not given is as in
+// generate.h.
 #pragma once
 
 #include <string>

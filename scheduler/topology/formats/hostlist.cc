@@ -16,22 +16,23 @@
 namespace sluice::topology {
 namespace {
 
-constexpr size_t kMaxDigits = 18;      // so that a number fits into 64 bits
-constexpr size_t kMaxBrackets = 8;     // of one name
+constexpr size_t kMaxDigits = 18;   // so that a number fits into 64 bits
+constexpr size_t kMaxBrackets = 8;  // of one name
 
 struct Range {
   uint64_t first = 0, last = 0;
-  size_t width = 0;                    // leading zeros fill up to it
+  size_t width = 0;  // leading zeros fill up to it
 };
 
 struct Part {
-  std::string text;                    // before the bracket
-  std::vector<Range> ranges;           // empty: there is none (the end of a name)
+  std::string text;           // before the bracket
+  std::vector<Range> ranges;  // empty: there is none (the end of a name)
 };
 
 bool InName(char c) {
   const auto u = static_cast<unsigned char>(c);
-  return u > ' ' && u != 127 && c != ',' && c != '[' && c != ']' && c != '"' && c != '\'' && c != '=' && c != '#' && c != '\\';
+  return u > ' ' && u != 127 && c != ',' && c != '[' && c != ']' && c != '"' && c != '\'' && c != '=' && c != '#' &&
+         c != '\\';
 }
 
 std::string Quoted(absl::string_view text) {
@@ -107,7 +108,7 @@ size_t Count(const std::vector<Part>& parts, size_t limit) {
       const uint64_t numbers = range.last - range.first + 1;
       if (numbers > limit || (here += numbers) > limit) return limit + 1;
     }
-    if (here > limit / count) return limit + 1;   // count * here > limit
+    if (here > limit / count) return limit + 1;  // count * here > limit
     count *= here;
   }
   return count;
@@ -157,11 +158,12 @@ bool IsHostlistName(absl::string_view name) {
 
 absl::StatusOr<std::vector<std::string>> ExpandHostlist(absl::string_view text, size_t max_names) {
   std::vector<std::string> names;
-  for (size_t at = 0;; ++at) {   // over the comma
+  for (size_t at = 0;; ++at) {  // over the comma
     SLUICE_ASSIGN_OR_RETURN(const std::vector<Part> parts, ParseName(text, &at));
     const size_t left = max_names - names.size();
     if (Count(parts, left) > left)
-      return absl::ResourceExhaustedError(absl::StrCat("the list ", Quoted(text), " has more than ", max_names, " names"));
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the list ", Quoted(text), " has more than ", max_names, " names"));
     const size_t before = names.size();
     // A name that ends in a bracket has an empty last part: Append needs it as its end.
     Append(parts, 0, "", &names);

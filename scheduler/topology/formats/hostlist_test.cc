@@ -74,8 +74,10 @@ std::vector<std::string> SlowRange(const std::string& before, const std::string&
     names.push_back(before + digits);
     size_t at = digits.size();
     while (at > 0 && digits[at - 1] == '9') digits[--at] = '0';
-    if (at > 0) ++digits[at - 1];
-    else digits = "1" + digits;
+    if (at > 0)
+      ++digits[at - 1];
+    else
+      digits = "1" + digits;
   }
   return names;
 }
@@ -104,7 +106,8 @@ TEST(HostlistProperty, WhatIsCompressedExpandsToTheSameNamesInTheirOrder) {
       if (random() % 6 == 0) name += "-ib";
       const uint64_t run = random() % 3 == 0 ? random() % 5 : 1;
       for (uint64_t k = 0; k < run; ++k) names.push_back(name);
-      for (const std::string& next : SlowRange("q", "0" + std::to_string(random() % 100), random() % 4)) names.push_back(next);
+      for (const std::string& next : SlowRange("q", "0" + std::to_string(random() % 100), random() % 4))
+        names.push_back(next);
     }
     const std::string text = CompressHostlist(names);
     const auto back = ExpandHostlist(text);

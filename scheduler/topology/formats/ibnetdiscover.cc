@@ -24,8 +24,9 @@ namespace {
 using infiniband::End;
 using infiniband::Kind;
 
-constexpr absl::string_view kIgnored[] = {"vendid=", "devid=", "sysimgguid=", "switchguid=", "caguid=", "hcaguid=", "rtguid=",
-                                          "Chassis", "DisconnectedNodes", "Disconnected", "Non-Chassis", "Spine", "Line", "#"};
+constexpr absl::string_view kIgnored[] = {
+    "vendid=",           "devid=",       "sysimgguid=", "switchguid=", "caguid=", "hcaguid=", "rtguid=", "Chassis",
+    "DisconnectedNodes", "Disconnected", "Non-Chassis", "Spine",       "Line",    "#"};
 
 std::optional<Kind> NodeKind(absl::string_view word) {
   if (word == "Switch") return Kind::kSwitch;
@@ -47,7 +48,8 @@ bool LooksLike(absl::string_view text) {
     if (absl::StartsWith(line, "# Topology file: generated") || absl::StartsWith(line, "vendid=0x")) return true;
     const absl::string_view word = FirstWord(line);
     const absl::string_view after = absl::StripLeadingAsciiWhitespace(line.substr(word.size()));
-    if (NodeKind(word) && !after.empty() && absl::ascii_isdigit(after[0]) && absl::StrContains(after, "\"")) return true;
+    if (NodeKind(word) && !after.empty() && absl::ascii_isdigit(after[0]) && absl::StrContains(after, "\""))
+      return true;
     if (!line.empty() && line[0] != '#') return false;
   }
   return false;
@@ -103,7 +105,7 @@ class Discover {
     node_ = End{.kind = *kind};
     if (!TakeQuoted(&rest, &node_->id) || KindOfId(node_->id) != *kind)
       return reading_->Refuse(number, absl::StrCat("no name such as \"S-0002c9…\" in ", Shown(line)));
-    TakeQuoted(&rest, &node_->description);   // none: the description is empty
+    TakeQuoted(&rest, &node_->description);  // none: the description is empty
     return fabric_.AddNode(number, *node_);
   }
 
@@ -112,14 +114,15 @@ class Discover {
  private:
   absl::Status PortLine(absl::string_view line, size_t number) {
     const auto refuse = [&](absl::string_view what) {
-      return reading_->Refuse(number, absl::StrCat(what, " in ", Shown(line)), "a port's line is [1] \"H-…\"[1](…) # \"NODE DEVICE\" lid 4 4xEDR");
+      return reading_->Refuse(number, absl::StrCat(what, " in ", Shown(line)),
+                              "a port's line is [1] \"H-…\"[1](…) # \"NODE DEVICE\" lid 4 4xEDR");
     };
     if (!node_) return refuse("a port of no node");
     End from = *node_, to;
     absl::string_view rest = line;
     if (!TakePort(&rest, &from.port)) return refuse("no port number");
     rest = absl::StripLeadingAsciiWhitespace(rest);
-    if (!absl::StartsWith(rest, "\"")) {      // nothing is cabled with it
+    if (!absl::StartsWith(rest, "\"")) {  // nothing is cabled with it
       if (!absl::StrContains(rest, "???")) return refuse("no other end");
       fabric_.CountDownPort();
       return absl::OkStatus();
@@ -140,7 +143,7 @@ class Discover {
 
   Reading* const reading_;
   infiniband::Fabric fabric_;
-  std::optional<End> node_;     // whose ports are being listed
+  std::optional<End> node_;  // whose ports are being listed
 };
 
 absl::Status ReadDiscover(Reading* reading) {

@@ -53,7 +53,8 @@ bool LooksLike(absl::string_view text) { return ParseEnd(Split(FirstLine(text)),
 
 absl::Status Line(absl::string_view line, size_t number, const Reading& reading, infiniband::Fabric* fabric) {
   const auto refuse = [&](absl::string_view what) {
-    return reading.Refuse(number, absl::StrCat(what, " in ", Shown(line)), "give the output of `ibnetdiscover -p` as it is");
+    return reading.Refuse(number, absl::StrCat(what, " in ", Shown(line)),
+                          "give the output of `ibnetdiscover -p` as it is");
   };
   const size_t quote = line.find('\'');
   if (quote == absl::string_view::npos || line.rfind('\'') == quote) return refuse("no description in quotes");

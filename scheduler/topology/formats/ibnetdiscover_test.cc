@@ -72,8 +72,9 @@ TEST(Ibnetdiscover, CountsEachCableOnce) {
   EXPECT_THAT(Neighbours(*graph, "n1"), UnorderedElementsAre("n1/mlx5_0", "n1/mlx5_1"));
   EXPECT_THAT(Neighbours(*graph, "H-00000000000000c3/hca"), UnorderedElementsAre("leaf1", "H-00000000000000c3"));
   EXPECT_EQ(graph->vertex(graph->Find("leaf1")).note, "MF0;leaf1:MQM9701/U1");
-  EXPECT_THAT(report.warnings, ElementsAre(HasSubstr("1 aggregation nodes"), HasSubstr("1 adapters do not say whose they are"),
-                                           HasSubstr("1 ports are down")));
+  EXPECT_THAT(report.warnings,
+              ElementsAre(HasSubstr("1 aggregation nodes"), HasSubstr("1 adapters do not say whose they are"),
+                          HasSubstr("1 ports are down")));
   const auto again = ReadText(WritePlain(*graph));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(Dump(*again), Dump(*graph));
@@ -84,25 +85,33 @@ TEST(Ibnetdiscover, SwitchesThatShareANameAreNamedByGuid) {
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_EQ(graph->Find("leaf1"), kNone);
   EXPECT_THAT(Neighbours(*graph, "n1/mlx5_1"), UnorderedElementsAre("S-00000000000000a2", "n1"));
-  const auto modular = ReadText(absl::StrReplaceAll(kFabric, {{"leaf1:MQM9701/U1", "big:CS8500/L01/U1"}, {"leaf2:MQM9701/U1", "big:CS8500/L02/U1"}}));
+  const auto modular = ReadText(absl::StrReplaceAll(
+      kFabric, {{"leaf1:MQM9701/U1", "big:CS8500/L01/U1"}, {"leaf2:MQM9701/U1", "big:CS8500/L02/U1"}}));
   ASSERT_TRUE(modular.ok()) << modular.status();
   EXPECT_THAT(Neighbours(*modular, "n1/mlx5_1"), UnorderedElementsAre("big/L02/U1", "n1"));
 }
 
 TEST(Ibnetdiscover, RefusesWithFileLineAndReason) {
-  const auto changed = [](absl::string_view from, absl::string_view to) { return Refusal(absl::StrReplaceAll(kFabric, {{from, to}})); };
+  const auto changed = [](absl::string_view from, absl::string_view to) {
+    return Refusal(absl::StrReplaceAll(kFabric, {{from, to}}));
+  };
   EXPECT_THAT(changed("[34]\t\"S-00000000000000b1\"[2]", "[34]\t\"S-00000000000000b1\"[1]"),
-              HasSubstr("f:12: port 1 of \"S-00000000000000b1\" is cabled with port 34 of \"S-00000000000000a1\" here and with port 33"));
-  EXPECT_THAT(changed("[2]\t\"S-00000000000000a1\"[34]", "[1]\t\"S-00000000000000a1\"[33]"), HasSubstr("f:23: port 1 of \"S-00000000000000b1\" is listed in line"));
+              HasSubstr("f:12: port 1 of \"S-00000000000000b1\" is cabled with port 34 of \"S-00000000000000a1\" here "
+                        "and with port 33"));
+  EXPECT_THAT(changed("[2]\t\"S-00000000000000a1\"[34]", "[1]\t\"S-00000000000000a1\"[33]"),
+              HasSubstr("f:23: port 1 of \"S-00000000000000b1\" is listed in line"));
   EXPECT_THAT(changed("4xHDR", "4xWDR"), HasSubstr("f:17: no such width and speed"));
   EXPECT_THAT(changed("4xHDR", "HDR"), HasSubstr("no width and speed"));
   EXPECT_THAT(changed("caguid=0xc1", "hello"), HasSubstr("f:30: no line of ibnetdiscover: \"hello\""));
   EXPECT_THAT(changed("Ca\t1 \"H-00000000000000c1\"", "Ca\t1 \"S-00000000000000c1\""), HasSubstr("no name such as"));
-  EXPECT_THAT(changed("[33]\t\"S-00000000000000b1\"[1]", "[x]\t\"S-00000000000000b1\"[1]"), HasSubstr("no port number"));
-  EXPECT_THAT(changed("[33]\t\"S-00000000000000b1\"[1]", "[33]\t\"S-00000000000000b1\""), HasSubstr("no port of the other end"));
+  EXPECT_THAT(changed("[33]\t\"S-00000000000000b1\"[1]", "[x]\t\"S-00000000000000b1\"[1]"),
+              HasSubstr("no port number"));
+  EXPECT_THAT(changed("[33]\t\"S-00000000000000b1\"[1]", "[33]\t\"S-00000000000000b1\""),
+              HasSubstr("no port of the other end"));
   EXPECT_THAT(changed("# \"n1 mlx5_0\" lid 11", "# lid 11"), HasSubstr("no description"));
   EXPECT_THAT(changed("[33]\t\"S-00000000000000b1\"[1]", "[333]\t\"S-00000000000000b1\"[1]"), HasSubstr("1 to 254"));
-  EXPECT_THAT(Refusal("# Topology file: generated on\n[1]\t\"S-a\"[1]\t# \"x\" lid 1 4xNDR\n"), HasSubstr("a port of no node"));
+  EXPECT_THAT(Refusal("# Topology file: generated on\n[1]\t\"S-a\"[1]\t# \"x\" lid 1 4xNDR\n"),
+              HasSubstr("a port of no node"));
   EXPECT_THAT(Refusal("# Topology file: generated on\n"), HasSubstr("names no host"));
 }
 
@@ -141,7 +150,8 @@ TEST(IbnetdiscoverPorts, ReadsALineAPort) {
   const auto twins = ReadText(absl::StrReplaceAll(kPorts, {{"135  2", "135  1"}}), &report);
   ASSERT_TRUE(twins.ok()) << twins.status();
   EXPECT_THAT(Neighbours(*twins, "o0001"), UnorderedElementsAre("o0001/mlx5_0", "o0001/mlx5_0@H-7cfe900300000002"));
-  EXPECT_THAT(report.warnings, ElementsAre(HasSubstr("description of several adapters"), HasSubstr("2 ports are down")));
+  EXPECT_THAT(report.warnings,
+              ElementsAre(HasSubstr("description of several adapters"), HasSubstr("2 ports are down")));
 }
 
 TEST(IbnetdiscoverPorts, RefusesWithFileLineAndReason) {

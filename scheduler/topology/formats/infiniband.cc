@@ -14,7 +14,7 @@
 namespace sluice::topology::infiniband {
 namespace {
 
-constexpr uint32_t kMaxPort = 254;   // of InfiniBand
+constexpr uint32_t kMaxPort = 254;  // of InfiniBand
 
 // Gb/s of payload bits of a lane: 8b/10b up to QDR, 64b/66b since.
 constexpr struct {
@@ -29,11 +29,13 @@ bool IsVendorsName(absl::string_view text) {
          (absl::StartsWith(text, "MT") && text.size() > 2 && absl::ascii_isdigit(text[2]));
 }
 
-// What operators call a switch: "MF0;NAME:MODEL/U1" is NAME; of a modular one, "MF0;NAME:MODEL/L01/U1", also NAME/L01/U1.
+// What operators call a switch: "MF0;NAME:MODEL/U1" is NAME; of a modular one, "MF0;NAME:MODEL/L01/U1", also
+// NAME/L01/U1.
 std::vector<std::string> SwitchNames(absl::string_view description) {
   if (IsVendorsName(description)) return {};
   if (!absl::StartsWith(description, "MF0;")) return {std::string(description)};
-  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(description.substr(4), absl::MaxSplits(':', 1));
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(description.substr(4), absl::MaxSplits(':', 1));
   std::vector<std::string> names = {std::string(parts.first)};
   const size_t slash = parts.second.find('/');
   if (slash != absl::string_view::npos) names.push_back(absl::StrCat(parts.first, parts.second.substr(slash)));
@@ -59,7 +61,8 @@ absl::StatusOr<uint32_t> Fabric::NodeOf(size_t line, const End& end) {
     nodes_.push_back({.line = line, .kind = end.kind, .id = end.id});
   }
   Node& node = nodes_[it->second];
-  if (node.kind != end.kind) return reading_->Refuse(line, absl::StrCat("\"", end.id, "\" is a switch here and an adapter in line ", node.line));
+  if (node.kind != end.kind)
+    return reading_->Refuse(line, absl::StrCat("\"", end.id, "\" is a switch here and an adapter in line ", node.line));
   if (node.description.empty() && !end.description.empty()) {
     node.description = end.description;
     node.aggregation = end.kind == Kind::kAdapter && absl::StrContains(end.description, "Aggregation Node");
@@ -78,15 +81,19 @@ absl::Status Fabric::AddCable(size_t line, const End& from, const End& to, doubl
   SLUICE_ASSIGN_OR_RETURN(const uint32_t b, NodeOf(line, to));
   if (from.port == 0 || from.port > kMaxPort || to.port == 0 || to.port > kMaxPort)
     return reading_->Refuse(line, absl::StrCat("a port is not within 1 to ", kMaxPort));
-  if (bytes_per_second < 0) return reading_->Refuse(line, "no such width and speed", "known are 1x to 12x of SDR to XDR");
+  if (bytes_per_second < 0)
+    return reading_->Refuse(line, "no such width and speed", "known are 1x to 12x of SDR to XDR");
   const uint64_t near = Key(a, from.port), far = Key(b, to.port);
   if (near == far) return reading_->Refuse(line, absl::StrCat(Text(near), " is cabled with itself"));
   if (const auto known = ports_.find(near); known != ports_.end()) {
     Port& port = known->second;
     if (port.peer != far)
-      return reading_->Refuse(line, absl::StrCat(Text(near), " is cabled with ", Text(far), " here and with ", Text(port.peer),
-                                                 " in line ", port.line), "run ibnetdiscover again while nothing is being changed");
-    if (port.listed) return reading_->Refuse(line, absl::StrCat(Text(near), " is listed in line ", port.line, " already"));
+      return reading_->Refuse(line,
+                              absl::StrCat(Text(near), " is cabled with ", Text(far), " here and with ",
+                                           Text(port.peer), " in line ", port.line),
+                              "run ibnetdiscover again while nothing is being changed");
+    if (port.listed)
+      return reading_->Refuse(line, absl::StrCat(Text(near), " is listed in line ", port.line, " already"));
     if (port.bytes_per_second != bytes_per_second) {
       reading_->Warn(line, absl::StrCat(Text(near), " has another speed at its other end: the slower one counts"));
       port.bytes_per_second = ports_[far].bytes_per_second = std::min(port.bytes_per_second, bytes_per_second);
@@ -95,8 +102,9 @@ absl::Status Fabric::AddCable(size_t line, const End& from, const End& to, doubl
     return absl::OkStatus();
   }
   if (const auto known = ports_.find(far); known != ports_.end())
-    return reading_->Refuse(line, absl::StrCat(Text(far), " is cabled with ", Text(near), " here and with ", Text(known->second.peer),
-                                               " in line ", known->second.line),
+    return reading_->Refuse(line,
+                            absl::StrCat(Text(far), " is cabled with ", Text(near), " here and with ",
+                                         Text(known->second.peer), " in line ", known->second.line),
                             "run ibnetdiscover again while nothing is being changed");
   ports_[near] = {.peer = far, .line = line, .bytes_per_second = bytes_per_second, .listed = true};
   ports_[far] = {.peer = near, .line = line, .bytes_per_second = bytes_per_second, .listed = false};
@@ -108,7 +116,8 @@ absl::Status Fabric::NameSwitches() {
   absl::flat_hash_map<std::string, size_t> uses;
   absl::flat_hash_set<std::string> hosts;
   for (const Node& node : nodes_) {
-    if (node.kind == Kind::kAdapter) hosts.insert(std::string(node.description.substr(0, node.description.find(' '))));
+    if (node.kind == Kind::kAdapter)
+      hosts.insert(std::string(node.description.substr(0, node.description.find(' '))));
     else
       for (const std::string& name : SwitchNames(node.description)) ++uses[name];
   }
@@ -138,8 +147,8 @@ absl::Status Fabric::NameAdapters() {
     const std::vector<std::string> words = absl::StrSplit(node.description, ' ', absl::SkipEmpty());
     std::string host = node.id;
     node.nic = "hca";
-    if (IsVendorsName(node.description) || words.empty() || words.size() > 2 || !IsHostlistName(words[0]) || words[0] == "localhost" ||
-        !IsHostlistName(words.back())) {
+    if (IsVendorsName(node.description) || words.empty() || words.size() > 2 || !IsHostlistName(words[0]) ||
+        words[0] == "localhost" || !IsHostlistName(words.back())) {
       if (nameless++ == 0) first_nameless = node.description;
     } else {
       host = words[0];
@@ -150,19 +159,24 @@ absl::Status Fabric::NameAdapters() {
     if (host == node.id) reading_->graph.vertex(node.host).note = node.description;
   }
   if (aggregation > 0)
-    reading_->Warn(0, absl::StrCat(aggregation, " aggregation nodes (SHARP, inside switches) are left out: they are no hosts"));
+    reading_->Warn(
+        0, absl::StrCat(aggregation, " aggregation nodes (SHARP, inside switches) are left out: they are no hosts"));
   if (nameless > 0)
-    reading_->Warn(0, absl::StrCat(nameless, " adapters do not say whose they are (such as ", Shown(first_nameless),
-                                   "): each is taken as a host of its own, named by its GUID; set node descriptions (rdma-ndd)"));
+    reading_->Warn(
+        0, absl::StrCat(nameless, " adapters do not say whose they are (such as ", Shown(first_nameless),
+                        "): each is taken as a host of its own, named by its GUID; set node descriptions (rdma-ndd)"));
   if (numbered > 0)
-    reading_->Warn(0, absl::StrCat(numbered, " adapters are called HCA-N: these do not match device names (mlx5_N) of other files"));
+    reading_->Warn(
+        0,
+        absl::StrCat(numbered, " adapters are called HCA-N: these do not match device names (mlx5_N) of other files"));
   return absl::OkStatus();
 }
 
 absl::StatusOr<uint32_t> Fabric::VertexOf(const Node& node, uint32_t port) {
   if (node.kind != Kind::kAdapter) return node.vertex;
   // A port has one cable, so this is its first and only time.
-  std::string name = absl::StrCat(reading_->graph.vertex(node.host).name, "/", node.nic, port > 1 ? absl::StrCat(":", port) : "");
+  std::string name =
+      absl::StrCat(reading_->graph.vertex(node.host).name, "/", node.nic, port > 1 ? absl::StrCat(":", port) : "");
   if (reading_->graph.Find(name) != kNone) {
     reading_->Warn(node.line, absl::StrCat("\"", node.description, "\" is the description of several adapters"));
     absl::StrAppend(&name, "@", node.id);

@@ -16,13 +16,14 @@ absl::StatusOr<nlohmann::json> ParseJson(const Reading& reading, const std::vect
     return depth <= kMaxJsonDepth;
   };
   const absl::string_view text = reading.input.text;
-  try {   // nlohmann's errors say where; none leaves this function
+  try {  // nlohmann's errors say where; none leaves this function
     Json json = Json::parse(text.begin(), text.end(), keep);
-    if (too_deep) return reading.Refuse(0, absl::StrCat("more than ", kMaxJsonDepth, " objects or lists inside each other"));
+    if (too_deep)
+      return reading.Refuse(0, absl::StrCat("more than ", kMaxJsonDepth, " objects or lists inside each other"));
     return json;
   } catch (const Json::parse_error& error) {
-    return reading.Refuse(LineIndex(text).At(error.byte == 0 ? 0 : error.byte - 1), absl::StrCat("no JSON: ", error.what()),
-                          "give the command's output as it is");
+    return reading.Refuse(LineIndex(text).At(error.byte == 0 ? 0 : error.byte - 1),
+                          absl::StrCat("no JSON: ", error.what()), "give the command's output as it is");
   } catch (const std::exception& error) {
     return reading.Refuse(0, absl::StrCat("no JSON: ", error.what()));
   }

@@ -1,9 +1,9 @@
 // `kubectl get nodes -o json`: where nodes are, as their labels say.
 //
-// No set of labels won, so the list of labels, the widest first, is configuration (topology.node_labels). A node hangs on the
-// narrowest of the labels that it has, this on the next wider one, and so on; values need be unique only within a wider one,
-// so a switch is named by all of them: "us-east/us-east-1a/nn-3". A label that no two nodes share (a name of the machine
-// below) says nothing of the network and is skipped.
+// No set of labels won, so the list of labels, the widest first, is configuration (topology.node_labels). A node hangs
+// on the narrowest of the labels that it has, this on the next wider one, and so on; values need be unique only within
+// a wider one, so a switch is named by all of them: "us-east/us-east-1a/nn-3". A label that no two nodes share (a name
+// of the machine below) says nothing of the network and is skipped.
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,7 +32,7 @@ bool LooksLike(absl::string_view text) {
 
 struct Node {
   std::string name;
-  std::vector<std::string> values;    // by label; "" = it has not got it
+  std::vector<std::string> values;  // by label; "" = it has not got it
   uint32_t slots = 0;
   bool ready = true, schedulable = true;
 };
@@ -40,18 +40,21 @@ struct Node {
 class Nodes {
  public:
   explicit Nodes(Reading* reading)
-      : reading_(reading), labels_(reading->options.node_labels.empty() ? DefaultNodeLabels() : reading->options.node_labels) {}
+      : reading_(reading),
+        labels_(reading->options.node_labels.empty() ? DefaultNodeLabels() : reading->options.node_labels) {}
 
   absl::Status Read() {
     SLUICE_ASSIGN_OR_RETURN(const nlohmann::json json,
-                            ParseJson(*reading_, {"managedFields", "images", "annotations", "nodeInfo", "volumesAttached", "volumesInUse"}));
+                            ParseJson(*reading_, {"managedFields", "images", "annotations", "nodeInfo",
+                                                  "volumesAttached", "volumesInUse"}));
     const std::string kind = TextOf(Member(json, "kind"));
     if (kind == "Node") {
       SLUICE_RETURN_IF_ERROR(One(json, 0));
     } else {
       const nlohmann::json& items = Member(json, "items");
       if ((kind != "List" && kind != "NodeList") || !items.is_array())
-        return reading_->Refuse(0, absl::StrCat("kind ", Shown(kind), " is no list of nodes"), "give `kubectl get nodes -o json`");
+        return reading_->Refuse(0, absl::StrCat("kind ", Shown(kind), " is no list of nodes"),
+                                "give `kubectl get nodes -o json`");
       for (size_t i = 0; i < items.size(); ++i) SLUICE_RETURN_IF_ERROR(One(items[i], i));
     }
     if (nodes_.empty()) return reading_->Refuse(0, "the list of nodes is empty", "ask as one who may list nodes");
@@ -63,10 +66,13 @@ class Nodes {
     Node node;
     const nlohmann::json& metadata = Member(item, "metadata");
     node.name = TextOf(Member(metadata, "name"));
-    const std::string where = absl::StrCat("items[", index, "]", node.name.empty() ? "" : absl::StrCat(" (", node.name, ")"));
+    const std::string where =
+        absl::StrCat("items[", index, "]", node.name.empty() ? "" : absl::StrCat(" (", node.name, ")"));
     if (const std::string kind = TextOf(Member(item, "kind")); !kind.empty() && kind != "Node")
-      return reading_->Refuse(0, absl::StrCat(where, " is of kind ", Shown(kind), ", not Node"), "give `kubectl get nodes -o json`");
-    if (!IsHostlistName(node.name)) return reading_->Refuse(0, absl::StrCat(where, ": metadata.name is no name of a host"));
+      return reading_->Refuse(0, absl::StrCat(where, " is of kind ", Shown(kind), ", not Node"),
+                              "give `kubectl get nodes -o json`");
+    if (!IsHostlistName(node.name))
+      return reading_->Refuse(0, absl::StrCat(where, ": metadata.name is no name of a host"));
     if (!names_.emplace(node.name, index).second)
       return reading_->Refuse(0, absl::StrCat(where, " has the name of items[", names_[node.name], "]"));
     const nlohmann::json& labels = Member(metadata, "labels");
@@ -75,10 +81,13 @@ class Nodes {
     for (const char* resource : {"nvidia.com/gpu", "amd.com/gpu"}) {
       const nlohmann::json& capacity = Member(Member(status, "capacity"), resource);
       if (capacity.is_null()) continue;
-      const std::string text = capacity.is_string() ? capacity.get<std::string>() : capacity.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      const std::string text = capacity.is_string()
+                                   ? capacity.get<std::string>()
+                                   : capacity.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
       uint32_t gpus = 0;
       if (!absl::SimpleAtoi(text, &gpus) || gpus > kMaxSlots)
-        return reading_->Refuse(0, absl::StrCat(where, ": capacity of ", resource, " is ", Shown(text), ", no number up to ", kMaxSlots));
+        return reading_->Refuse(
+            0, absl::StrCat(where, ": capacity of ", resource, " is ", Shown(text), ", no number up to ", kMaxSlots));
       node.slots += gpus;
     }
     const nlohmann::json& conditions = Member(status, "conditions");
@@ -116,13 +125,15 @@ class Nodes {
   absl::Status Build() {
     const std::vector<size_t> useful = UsefulLabels();
     std::vector<std::string> unlabelled, not_ready, cordoned;
-    absl::flat_hash_map<uint32_t, uint32_t> parent;      // of switches
+    absl::flat_hash_map<uint32_t, uint32_t> parent;  // of switches
     for (const Node& node : nodes_) {
       SLUICE_ASSIGN_OR_RETURN(const uint32_t host, reading_->Add(0, VertexKind::kHost, node.name));
       Vertex& vertex = reading_->graph.vertex(host);
       vertex.slots = node.slots;
-      if (!node.ready) not_ready.push_back(node.name), vertex.note = "not ready";
-      else if (!node.schedulable) cordoned.push_back(node.name), vertex.note = "unschedulable";
+      if (!node.ready)
+        not_ready.push_back(node.name), vertex.note = "not ready";
+      else if (!node.schedulable)
+        cordoned.push_back(node.name), vertex.note = "unschedulable";
       std::string path;
       uint32_t above = kNone;
       for (const size_t l : useful) {
@@ -136,10 +147,13 @@ class Nodes {
         }
         above = tier;
       }
-      if (above == kNone) unlabelled.push_back(node.name);
-      else SLUICE_RETURN_IF_ERROR(reading_->Connect(0, host, above, Medium::kUnknown));
+      if (above == kNone)
+        unlabelled.push_back(node.name);
+      else
+        SLUICE_RETURN_IF_ERROR(reading_->Connect(0, host, above, Medium::kUnknown));
     }
-    Warn(unlabelled, "have none of the labels that say where a node is: they hang on nothing; set topology.node_labels");
+    Warn(unlabelled,
+         "have none of the labels that say where a node is: they hang on nothing; set topology.node_labels");
     Warn(not_ready, "are not ready: they are in the graph all the same");
     Warn(cordoned, "are unschedulable: they are in the graph all the same");
     return absl::OkStatus();
@@ -149,7 +163,8 @@ class Nodes {
     if (names.empty()) return;
     constexpr size_t kShownBytes = 200;
     const std::string list = CompressHostlist(names);
-    reading_->Warn(0, absl::StrCat(names.size(), " nodes (", list.substr(0, kShownBytes), list.size() > kShownBytes ? "…" : "", ") ", what));
+    reading_->Warn(0, absl::StrCat(names.size(), " nodes (", list.substr(0, kShownBytes),
+                                   list.size() > kShownBytes ? "…" : "", ") ", what));
   }
 
   Reading* const reading_;
@@ -163,14 +178,23 @@ absl::Status ReadNodes(Reading* reading) { return Nodes(reading).Read(); }
 }  // namespace
 
 const std::vector<std::string>& DefaultNodeLabels() {
-  static const auto* const labels = new std::vector<std::string>{
-      "topology.kubernetes.io/region", "topology.kubernetes.io/zone",
-      "topology.k8s.aws/network-node-layer-1", "topology.k8s.aws/network-node-layer-2", "topology.k8s.aws/network-node-layer-3",
-      "cloud.google.com/gce-topology-block", "cloud.google.com/gce-topology-subblock", "cloud.google.com/gce-topology-host",
-      "oci.oraclecloud.com/host.network_block_id", "oci.oraclecloud.com/host.rack_id",
-      "fabric.topograph.run/tier-5", "fabric.topograph.run/tier-4", "fabric.topograph.run/tier-3", "fabric.topograph.run/tier-2",
-      "fabric.topograph.run/tier-1", "fabric.topograph.run/tier-0",
-      "nvidia.com/gpu.clique"};
+  static const auto* const labels = new std::vector<std::string>{"topology.kubernetes.io/region",
+                                                                 "topology.kubernetes.io/zone",
+                                                                 "topology.k8s.aws/network-node-layer-1",
+                                                                 "topology.k8s.aws/network-node-layer-2",
+                                                                 "topology.k8s.aws/network-node-layer-3",
+                                                                 "cloud.google.com/gce-topology-block",
+                                                                 "cloud.google.com/gce-topology-subblock",
+                                                                 "cloud.google.com/gce-topology-host",
+                                                                 "oci.oraclecloud.com/host.network_block_id",
+                                                                 "oci.oraclecloud.com/host.rack_id",
+                                                                 "fabric.topograph.run/tier-5",
+                                                                 "fabric.topograph.run/tier-4",
+                                                                 "fabric.topograph.run/tier-3",
+                                                                 "fabric.topograph.run/tier-2",
+                                                                 "fabric.topograph.run/tier-1",
+                                                                 "fabric.topograph.run/tier-0",
+                                                                 "nvidia.com/gpu.clique"};
   return *labels;
 }
 

@@ -4,15 +4,8 @@ namespace sluice::topology {
 
 const std::vector<const Format*>& AllFormats() {
   static const auto* const formats = new std::vector<const Format*>{
-      &PlainFormat(),
-      &SlurmConfFormat(),
-      &SlurmYamlFormat(),
-      &IbnetdiscoverFormat(),
-      &IbnetdiscoverPortsFormat(),
-      &NcclXmlFormat(),
-      &NvidiaSmiFormat(),
-      &KubernetesFormat(),
-      &LldpFormat(),
+      &PlainFormat(),   &SlurmConfFormat(), &SlurmYamlFormat(),  &IbnetdiscoverFormat(), &IbnetdiscoverPortsFormat(),
+      &NcclXmlFormat(), &NvidiaSmiFormat(), &KubernetesFormat(), &LldpFormat(),
   };
   return *formats;
 }

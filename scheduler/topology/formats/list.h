@@ -7,7 +7,7 @@
 
 namespace sluice::topology {
 
-const Format& PlainFormat();        // our own
+const Format& PlainFormat();  // our own
 const Format& SlurmConfFormat();
 const Format& SlurmYamlFormat();
 const Format& IbnetdiscoverFormat();

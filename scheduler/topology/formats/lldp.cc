@@ -2,7 +2,8 @@
 //
 //   {"lldp": {"interface": [{"eth0": {"chassis": {"leaf1": {…}}, "port": {"id": {…}, "descr": "swp3"}}}, …]}}
 //
-// With one interface, lldpcli prints an object in place of the list. A neighbour that is no bridge (another host) is skipped.
+// With one interface, lldpcli prints an object in place of the list. A neighbour that is no bridge (another host) is
+// skipped.
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,7 +54,9 @@ class Neighbours {
     } else {
       SLUICE_RETURN_IF_ERROR(Interfaces(interfaces));
     }
-    if (!linked_) return reading_->Refuse(0, "no interface has a switch as its neighbour", "wait until lldpd has heard of one (30 s)");
+    if (!linked_)
+      return reading_->Refuse(0, "no interface has a switch as its neighbour",
+                              "wait until lldpd has heard of one (30 s)");
     return absl::OkStatus();
   }
 
@@ -69,14 +72,17 @@ class Neighbours {
       const nlohmann::json& fields = named ? *chassis.begin() : chassis;
       const std::string id = TextOf(Member(Member(fields, "id"), "value"));
       const std::string neighbour = named ? chassis.begin().key() : id;
-      if (neighbour.empty()) return reading_->Refuse(0, absl::StrCat("the neighbour of ", Shown(name), " has neither name nor id"));
+      if (neighbour.empty())
+        return reading_->Refuse(0, absl::StrCat("the neighbour of ", Shown(name), " has neither name nor id"));
       if (IsNoBridge(fields)) {
         reading_->Warn(0, absl::StrCat("the neighbour of ", name, ", ", Shown(neighbour), ", is no switch: left out"));
         continue;
       }
-      SLUICE_ASSIGN_OR_RETURN(const uint32_t nic, reading_->Add(0, VertexKind::kNic, absl::StrCat(reading_->input.host, "/", name), host_));
+      SLUICE_ASSIGN_OR_RETURN(const uint32_t nic,
+                              reading_->Add(0, VertexKind::kNic, absl::StrCat(reading_->input.host, "/", name), host_));
       SLUICE_ASSIGN_OR_RETURN(const uint32_t leaf, reading_->Add(0, VertexKind::kSwitch, neighbour));
-      if (reading_->graph.FindLink(nic, leaf, Medium::kEthernet) != kNone) continue;   // several announcements of one cable
+      if (reading_->graph.FindLink(nic, leaf, Medium::kEthernet) != kNone)
+        continue;  // several announcements of one cable
       if (reading_->graph.FindLink(nic, host_, Medium::kPcie) == kNone)
         SLUICE_RETURN_IF_ERROR(reading_->Connect(0, nic, host_, Medium::kPcie));
       SLUICE_RETURN_IF_ERROR(reading_->Connect(0, nic, leaf, Medium::kEthernet));

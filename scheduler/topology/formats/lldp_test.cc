@@ -15,7 +15,8 @@ TEST(Lldp, InterfacesHangOnTheSwitchesThatTheyHear) {
  {"eth0": {"via": "LLDP", "chassis": {"leaf1": {"id": {"type": "mac", "value": "00:11"}, "capability": [{"type": "Bridge", "enabled": true}]}}, "port": {"descr": "swp1"}}},
  {"eth1": {"chassis": {"id": {"type": "mac", "value": "00:22"}}}},
  {"eth2": {"chassis": {"other": {"id": {"value": "00:33"}, "capability": {"type": "Bridge", "enabled": false}}}}}
-]}})", &report, "n1");
+]}})",
+                              &report, "n1");
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_EQ(report.format, "lldp");
   EXPECT_THAT(Neighbours(*graph, "n1/eth0"), UnorderedElementsAre("n1", "leaf1"));

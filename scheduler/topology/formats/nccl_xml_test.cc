@@ -52,18 +52,20 @@ TEST(NcclXml, ReadsTheInsideOfAHost) {
   EXPECT_THAT(Neighbours(*graph, "n1/pci-0000:07:00.0"), UnorderedElementsAre("n1/cpu0", "n1/mlx5_0", "n1/gpu0"));
   EXPECT_THAT(Neighbours(*graph, "n1/cpu1"), UnorderedElementsAre("n1", "n1/cpu0", "n1/gpu1", "n1/eth0", "n1/eth0:2"));
   EXPECT_NEAR(Gbps(*graph, "n1/gpu0", "n1/pci-0000:07:00.0", Medium::kPcie), 252, 0.1);
-  EXPECT_EQ(Gbps(*graph, "n1/gpu1", "n1/cpu1", Medium::kPcie), 0);   // not said
+  EXPECT_EQ(Gbps(*graph, "n1/gpu1", "n1/cpu1", Medium::kPcie), 0);  // not said
   const Link& nvlink = graph->link(graph->FindLink(graph->Find("n1/gpu0"), graph->Find("n1/gpu1"), Medium::kNvlink));
-  EXPECT_EQ(nvlink.cables, 4u);                                      // listed from both sides
+  EXPECT_EQ(nvlink.cables, 4u);  // listed from both sides
   EXPECT_EQ(nvlink.bytes_per_second, 80e9);
-  EXPECT_EQ(graph->link(graph->FindLink(graph->Find("n1/gpu0"), graph->Find("n1/nvswitch"), Medium::kNvlink)).cables, 8u);
+  EXPECT_EQ(graph->link(graph->FindLink(graph->Find("n1/gpu0"), graph->Find("n1/nvswitch"), Medium::kNvlink)).cables,
+            8u);
   const auto again = ReadText(WritePlain(*graph));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(Dump(*again), Dump(*graph));
 }
 
 TEST(NcclXml, OneFileForHostsThatAreAlike) {
-  const std::vector<Input> inputs = {{.file = "slurm", .text = "SwitchName=s Nodes=n[1-3]\n"}, {.file = "x", .text = kHost, .host = "n[1-3]"}};
+  const std::vector<Input> inputs = {{.file = "slurm", .text = "SwitchName=s Nodes=n[1-3]\n"},
+                                     {.file = "x", .text = kHost, .host = "n[1-3]"}};
   const auto graph = ReadAll(inputs, {}, nullptr);
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_EQ(graph->Hosts().size(), 3u);
@@ -89,26 +91,33 @@ TEST(NcclXml, OfACloudWithoutGpuAndNetAndWithVirtualPci) {
 <pci busid="ffff:ff:01.0" class="0x060400" link_speed="16 GT/s" link_width="16">
 <pci busid="0002:00:00.0" class="0x030200" link_speed="2.5 GT/s PCIe" link_width="1"/>
 <pci busid="0001:00:00.0" class="0x030200" link_speed="16 GT/s" link_width="16"/>
-<pci busid="0101:00:00.0" class="0x020700" link_speed="16 GT/s" link_width="16"/></pci></cpu></system>)", &report, "vm");
+<pci busid="0101:00:00.0" class="0x020700" link_speed="16 GT/s" link_width="16"/></pci></cpu></system>)",
+                              &report, "vm");
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_EQ(graph->vertex(graph->Find("vm/gpu0")).note, "0001:00:00.0");
   EXPECT_EQ(graph->vertex(graph->Find("vm/gpu1")).note, "0002:00:00.0");
   EXPECT_EQ(Gbps(*graph, "vm/gpu1", "vm/pci-ffff:ff:01.0", Medium::kPcie), 0);
   EXPECT_NE(graph->Find("vm/nic-0101:00:00.0"), kNone);
-  EXPECT_THAT(report.warnings, UnorderedElementsAre(HasSubstr("2 GPUs have no <gpu dev>"), HasSubstr("1 PCI links say less than 1 GB/s"),
-                                                    HasSubstr("1 NICs have no <net>")));
+  EXPECT_THAT(report.warnings,
+              UnorderedElementsAre(HasSubstr("2 GPUs have no <gpu dev>"), HasSubstr("1 PCI links say less than 1 GB/s"),
+                                   HasSubstr("1 NICs have no <net>")));
 }
 
 TEST(NcclXml, AContainerThatSeesSomeGpus) {
   Report report;
-  const auto graph = ReadText(absl::StrReplaceAll(kHost, {{"0000:bb:00.0\" count", "0000:cc:00.0\" count"}}), &report, "n1");
+  const auto graph =
+      ReadText(absl::StrReplaceAll(kHost, {{"0000:bb:00.0\" count", "0000:cc:00.0\" count"}}), &report, "n1");
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_THAT(report.warnings, Contains(HasSubstr("f:7: <nvlink> leads to \"0000:cc:00.0\", which is no GPU here")));
 }
 
 TEST(NcclXml, RefusesWithFileLineAndReason) {
-  const auto changed = [](absl::string_view from, absl::string_view to) { return Refusal(absl::StrReplaceAll(kHost, {{from, to}}), "n1"); };
-  EXPECT_EQ(Refusal(kHost), "f: it says what is inside one host, but not of which, in format nccl-xml; give it as HOST=f, or n[01-32]=f for hosts that are alike");
+  const auto changed = [](absl::string_view from, absl::string_view to) {
+    return Refusal(absl::StrReplaceAll(kHost, {{from, to}}), "n1");
+  };
+  EXPECT_EQ(Refusal(kHost),
+            "f: it says what is inside one host, but not of which, in format nccl-xml; give it as HOST=f, or "
+            "n[01-32]=f for hosts that are alike");
   EXPECT_THAT(Refusal(kHost, "n[1-"), HasSubstr("before '=' stands a host"));
   EXPECT_THAT(changed("</system>", ""), HasSubstr("no XML: "));
   EXPECT_THAT(changed("</gpu>", "</gpx>"), HasSubstr("no XML: "));
@@ -122,7 +131,8 @@ TEST(NcclXml, RefusesWithFileLineAndReason) {
   EXPECT_THAT(changed("name=\"mlx5_0\"", ""), HasSubstr("<net> has no name"));
   EXPECT_THAT(changed("<net name=\"mlx5_0\"", "<bet name=\"mlx5_0\""), HasSubstr("unknown element <bet> in <nic>"));
   EXPECT_THAT(changed("<nic><net name=\"eth0\"", "<foo/><nic><net name=\"eth0\""), HasSubstr("unknown element <foo>"));
-  EXPECT_THAT(changed("0000:bb:00.0\" count=\"4\" tclass=\"0x03", "0000:0a:00.0\" count=\"4\" tclass=\"0x03"), HasSubstr("linked with itself"));
+  EXPECT_THAT(changed("0000:bb:00.0\" count=\"4\" tclass=\"0x03", "0000:0a:00.0\" count=\"4\" tclass=\"0x03"),
+              HasSubstr("linked with itself"));
   std::string deep = "<system version=\"1\"><cpu numaid=\"0\">";
   for (int i = 0; i < 100; ++i) absl::StrAppend(&deep, "<pci busid=\"", i, "\" class=\"0x060400\">");
   for (int i = 0; i < 100; ++i) absl::StrAppend(&deep, "</pci>");

@@ -65,12 +65,16 @@ TEST(NvidiaSmi, SidesThatDifferAreWarnedOf) {
 }
 
 TEST(NvidiaSmi, RefusesWithFileLineAndReason) {
-  const auto changed = [](absl::string_view from, absl::string_view to) { return Refusal(absl::StrReplaceAll(kFour, {{from, to}}), "n1"); };
+  const auto changed = [](absl::string_view from, absl::string_view to) {
+    return Refusal(absl::StrReplaceAll(kFour, {{from, to}}), "n1");
+  };
   EXPECT_THAT(Refusal(kFour), HasSubstr("not of which"));
-  EXPECT_THAT(changed("PHB\tSYS\t X ", "PHB\tSYS\tFOO"), HasSubstr("f:7: \"FOO\" between NIC1 and column 6 is nothing known"));
+  EXPECT_THAT(changed("PHB\tSYS\t X ", "PHB\tSYS\tFOO"),
+              HasSubstr("f:7: \"FOO\" between NIC1 and column 6 is nothing known"));
   EXPECT_THAT(changed("NIC1\tSYS", "NIC2\tSYS"), HasSubstr("f:7: row \"NIC2\" has no column"));
   EXPECT_THAT(changed("NIC1\tSYS\tSYS\tPXB\tPHB\tSYS\t X ", "NIC1\tSYS"), HasSubstr("has 1 of 6 entries"));
-  EXPECT_THAT(changed("NIC1\tSYS\tSYS\tPXB\tPHB\tSYS\t X \n", ""), HasSubstr("the legend names \"NIC1\", which has no row"));
+  EXPECT_THAT(changed("NIC1\tSYS\tSYS\tPXB\tPHB\tSYS\t X \n", ""),
+              HasSubstr("the legend names \"NIC1\", which has no row"));
   EXPECT_THAT(Refusal("\tGPU0\tGPU1\nGPU0\t X \tNV1\n", "n1"), HasSubstr("f:1: 2 devices and 1 rows"));
   EXPECT_THAT(changed("GPU3\tNIC0\tNIC1", "GPU3\tNIC0\tNIC0"), HasSubstr("two columns are called NIC0"));
   EXPECT_THAT(changed("NIC1: mlx5_1", "NIC7: mlx5_1"), HasSubstr("f:17: the legend names \"NIC7\""));

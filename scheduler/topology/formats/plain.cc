@@ -1,5 +1,5 @@
-// Our own format, for what no other file says. Lines of words; '#' begins a comment; NAMES is a list as in hostlist.h, or one
-// name in quotes (with C's escapes).
+// Our own format, for what no other file says. Lines of words; '#' begins a comment; NAMES is a list as in hostlist.h,
+// or one name in quotes (with C's escapes).
 //
 //   sluice-topology 1                                first
 //   host    NAMES [slots=N] [note="…"]
@@ -10,8 +10,8 @@
 //   tier    N [BANDWIDTH] [LATENCY]                  what links of that tier have where no file says it (tier_speeds.h)
 //   generate KIND [KEY=VALUE …]                      a fabric that no file describes (generated.cc)
 //
-// BANDWIDTH is that of all cables together, each way: 25Gb/s. LATENCY is one way: 5us. MEDIUM is network (default), ethernet,
-// infiniband, nvlink, xgmi, pcie or socket. Names are described before links use them.
+// BANDWIDTH is that of all cables together, each way: 25Gb/s. LATENCY is one way: 5us. MEDIUM is network (default),
+// ethernet, infiniband, nvlink, xgmi, pcie or socket. Names are described before links use them.
 #include <optional>
 #include <string>
 #include <utility>
@@ -40,8 +40,8 @@ constexpr uint32_t kMaxTier = 64;
 bool LooksLike(absl::string_view text) { return absl::StartsWith(FirstLine(text), kMagic); }
 
 struct Word {
-  std::string text;            // quotes taken away, escapes resolved
-  bool quoted = false;         // it began with a quote
+  std::string text;     // quotes taken away, escapes resolved
+  bool quoted = false;  // it began with a quote
 };
 
 class Plain {
@@ -68,11 +68,14 @@ class Plain {
     if (key == "pairs") return Links(words, /*pairs=*/true);
     if (key == "tier") return Tier(words);
     if (key == "generate") return Generated(words);
-    return Refuse(absl::StrCat("unknown word ", Shown(key)), "lines begin with host, switch, gpu, nic, cpu, bridge, link, pairs, tier or generate");
+    return Refuse(absl::StrCat("unknown word ", Shown(key)),
+                  "lines begin with host, switch, gpu, nic, cpu, bridge, link, pairs, tier or generate");
   }
 
  private:
-  absl::Status Refuse(absl::string_view what, absl::string_view to_do = "") const { return reading_->Refuse(line_, what, to_do); }
+  absl::Status Refuse(absl::string_view what, absl::string_view to_do = "") const {
+    return reading_->Refuse(line_, what, to_do);
+  }
 
   absl::StatusOr<std::vector<Word>> Split(absl::string_view line) const {
     std::vector<Word> words;
@@ -111,7 +114,8 @@ class Plain {
     for (size_t i = 2; i < words.size(); ++i) {
       const std::pair<std::string, std::string> value = absl::StrSplit(words[i].text, absl::MaxSplits('=', 1));
       if (value.first == "note") {
-        if (value.second.size() > kMaxNoteBytes) return Refuse(absl::StrCat("a note of more than ", kMaxNoteBytes, " bytes"));
+        if (value.second.size() > kMaxNoteBytes)
+          return Refuse(absl::StrCat("a note of more than ", kMaxNoteBytes, " bytes"));
         note = value.second;
       } else if (value.first == "slots" && kind == VertexKind::kHost) {
         if (!absl::SimpleAtoi(value.second, &slots) || slots == 0)
@@ -164,12 +168,16 @@ class Plain {
       } else if (link && absl::StartsWith(word, "source=")) {
         for (const Source source : {Source::kAssumed, Source::kFile, Source::kMeasured})
           if (word.substr(7) == SourceName(source)) speed.source = source;
-        if (!speed.source) return Refuse(absl::StrCat(Shown(word), " is not source=assumed, source=file or source=measured"));
+        if (!speed.source)
+          return Refuse(absl::StrCat(Shown(word), " is not source=assumed, source=file or source=measured"));
       } else if (!word.empty() && absl::ascii_isdigit(word[0])) {
         const absl::StatusOr<double> bandwidth = ParseBandwidth(word), latency = ParseLatency(word);
-        if (bandwidth.ok()) speed.bytes_per_second = *bandwidth;
-        else if (latency.ok()) speed.latency_s = *latency;
-        else return Refuse(absl::StrCat(Shown(word), " is no bandwidth such as 25Gb/s and no latency such as 5us"));
+        if (bandwidth.ok())
+          speed.bytes_per_second = *bandwidth;
+        else if (latency.ok())
+          speed.latency_s = *latency;
+        else
+          return Refuse(absl::StrCat(Shown(word), " is no bandwidth such as 25Gb/s and no latency such as 5us"));
       } else {
         bool known = false;
         for (int m = 0; link && m <= static_cast<int>(Medium::kSocket); ++m)
@@ -179,7 +187,8 @@ class Plain {
           }
         if (!known)
           return Refuse(absl::StrCat("unknown word ", Shown(word), " after ", words[0].text),
-                        link ? "known are a medium (ethernet, infiniband, nvlink, xgmi, pcie, socket), a bandwidth, a latency, cables=N"
+                        link ? "known are a medium (ethernet, infiniband, nvlink, xgmi, pcie, socket), a bandwidth, a "
+                               "latency, cables=N"
                              : "known are a bandwidth and a latency");
       }
     }
@@ -191,7 +200,8 @@ class Plain {
     std::vector<uint32_t> vertices;
     for (const std::string& name : names) {
       const uint32_t vertex = reading_->graph.Find(name);
-      if (vertex == kNone) return Refuse(absl::StrCat("\"", name, "\" is not described"), "describe it in a line before");
+      if (vertex == kNone)
+        return Refuse(absl::StrCat("\"", name, "\" is not described"), "describe it in a line before");
       vertices.push_back(vertex);
     }
     return vertices;
@@ -208,8 +218,8 @@ class Plain {
       return Refuse(absl::StrCat("more than ", kMaxLinksOfALine, " links in a line"));
     for (size_t i = 0; i < from.size(); ++i)
       for (size_t k = pairs ? i : 0; k < (pairs ? i + 1 : to.size()); ++k) {
-        SLUICE_RETURN_IF_ERROR(reading_->Connect(line_, from[i], to[k], speed.medium, speed.bytes_per_second, speed.latency_s,
-                                                 speed.cables));
+        SLUICE_RETURN_IF_ERROR(reading_->Connect(line_, from[i], to[k], speed.medium, speed.bytes_per_second,
+                                                 speed.latency_s, speed.cables));
         if (speed.source)
           reading_->graph.link(reading_->graph.FindLink(from[i], to[k], speed.medium)).source = *speed.source;
       }
@@ -224,13 +234,15 @@ class Plain {
     tier.bytes_per_second = speed.bytes_per_second;
     tier.latency_s = speed.latency_s;
     for (const TierSpeed& other : reading_->tiers)
-      if (other.tier == tier.tier) return Refuse(absl::StrCat("tier ", tier.tier, " is described already"), "describe it once");
+      if (other.tier == tier.tier)
+        return Refuse(absl::StrCat("tier ", tier.tier, " is described already"), "describe it once");
     reading_->tiers.push_back(tier);
     return absl::OkStatus();
   }
 
   absl::Status Generated(const std::vector<Word>& words) {
-    if (generated_) return Refuse("a second generate line", "a file generates one fabric: give the other a file of its own");
+    if (generated_)
+      return Refuse("a second generate line", "a file generates one fabric: give the other a file of its own");
     generated_ = true;
     std::vector<std::string> texts;
     for (size_t i = 1; i < words.size(); ++i) texts.push_back(words[i].text);

@@ -40,7 +40,8 @@ TEST(Plain, ReadsWhatItDocuments) {
   EXPECT_EQ(graph->vertex(graph->Find("n03")).slots, 8u);
   EXPECT_EQ(graph->vertex(graph->Find("n03")).note, "a \"big\" one");
   EXPECT_THAT(Neighbours(*graph, "leaf1"), ElementsAre("n01", "n02", "spine, the only", "n01/mlx5_0"));
-  const Link& up = graph->link(graph->FindLink(graph->Find("leaf1"), graph->Find("spine, the only"), Medium::kEthernet));
+  const Link& up =
+      graph->link(graph->FindLink(graph->Find("leaf1"), graph->Find("spine, the only"), Medium::kEthernet));
   EXPECT_EQ(up.bytes_per_second, 12.5e9);
   EXPECT_EQ(up.latency_s, 1.5e-6);
   EXPECT_EQ(up.cables, 2u);
@@ -54,7 +55,8 @@ TEST(Plain, RefusesWithFileLineAndReason) {
   const std::string head = "sluice-topology 1\nhost n1,n2\nswitch s\n";
   const auto refused = [&](absl::string_view line) { return Refusal(absl::StrCat(head, line)); };
   EXPECT_EQ(refused("router r"),
-            "f:4: unknown word \"router\", in format sluice; lines begin with host, switch, gpu, nic, cpu, bridge, link, pairs, "
+            "f:4: unknown word \"router\", in format sluice; lines begin with host, switch, gpu, nic, cpu, bridge, "
+            "link, pairs, "
             "tier or generate");
   EXPECT_THAT(Refusal("sluice-topology 2\n"), StartsWith("f:1: it must begin with \"sluice-topology 1\""));
   EXPECT_THAT(Refusal("sluice-topology 1\n"), HasSubstr("names no host and no switch"));
@@ -89,12 +91,14 @@ TEST(Plain, RefusesWithFileLineAndReason) {
   EXPECT_THAT(refused("generate fat-tree k=100000"), StartsWith("f:4: "));
   EXPECT_THAT(refused("generate torus dims=4xx4"), HasSubstr("8x8x4"));
   EXPECT_THAT(refused("generate fat-tree\ngenerate fat-tree"), HasSubstr("second generate"));
-  EXPECT_THAT(Refusal(std::string("sluice-topology 1\nhost ") + std::string(kMaxLineBytes + 1, 'x')), HasSubstr("a line of more"));
+  EXPECT_THAT(Refusal(std::string("sluice-topology 1\nhost ") + std::string(kMaxLineBytes + 1, 'x')),
+              HasSubstr("a line of more"));
 }
 
 TEST(Plain, TiersFillWhatNoFileSays) {
   constexpr char kSlurm[] = "SwitchName=a Nodes=n[1-2]\nSwitchName=b Nodes=n[3-4]\nSwitchName=r Switches=a,b\n";
-  constexpr char kTiers[] = "sluice-topology 1\nhost n1\nswitch a\nlink n1 a 10Gb/s\ntier 1 25Gb/s 2us\ntier 2 100Gb/s\n";
+  constexpr char kTiers[] =
+      "sluice-topology 1\nhost n1\nswitch a\nlink n1 a 10Gb/s\ntier 1 25Gb/s 2us\ntier 2 100Gb/s\n";
   std::vector<Report> reports;
   const std::vector<Input> inputs = {{.file = "slurm", .text = kSlurm}, {.file = "tiers", .text = kTiers}};
   const auto graph = ReadAll(inputs, {}, &reports);
@@ -107,7 +111,8 @@ TEST(Plain, TiersFillWhatNoFileSays) {
   EXPECT_DOUBLE_EQ(Gbps(*graph, "a", "r", Medium::kUnknown), 100);
   EXPECT_EQ(graph->link(graph->FindLink(graph->Find("n1"), graph->Find("a"), Medium::kUnknown)).latency_s, 2e-6);
   // Tiers alone describe nothing, and need a file that does.
-  const std::vector<Input> alone = {{.file = "slurm", .text = kSlurm}, {.file = "t", .text = "sluice-topology 1\ntier 1 5Gb/s\n"}};
+  const std::vector<Input> alone = {{.file = "slurm", .text = kSlurm},
+                                    {.file = "t", .text = "sluice-topology 1\ntier 1 5Gb/s\n"}};
   const auto filled = ReadAll(alone, {}, nullptr);
   ASSERT_TRUE(filled.ok()) << filled.status();
   EXPECT_DOUBLE_EQ(Gbps(*filled, "n2", "a", Medium::kUnknown), 5);
@@ -161,14 +166,17 @@ TEST(PlainProperty, AnyGraphIsReadAsItWasWritten) {
         const std::vector<uint32_t> hosts = graph.Hosts();
         const uint32_t host = hosts[random() % hosts.size()];
         const auto kind = static_cast<VertexKind>(2 + random() % 4);
-        v = graph.Add(kind, random() % 4 == 0 ? name("odd/") : absl::StrCat(graph.vertex(host).name, "/", name("d")), host);
+        v = graph.Add(kind, random() % 4 == 0 ? name("odd/") : absl::StrCat(graph.vertex(host).name, "/", name("d")),
+                      host);
       }
       if (v.ok() && random() % 4 == 0) graph.vertex(*v).note = name("a note of ");
     }
     for (int i = 0; i < 30; ++i) {
       const uint32_t n = graph.vertices().size();
       const auto link = graph.Connect(random() % n, random() % n, static_cast<Medium>(random() % 7),
-                                      random() % 3 == 0 ? 0 : random() % 2 == 0 ? 12.5e9 : 1e9 / (1 + random() % 1000),
+                                      random() % 3 == 0   ? 0
+                                      : random() % 2 == 0 ? 12.5e9
+                                                          : 1e9 / (1 + random() % 1000),
                                       random() % 2 == 0 ? 0 : 1e-6 / (1 + random() % 7), 1 + random() % 2);
       if (link.ok() && random() % 5 == 0) graph.link(*link).source = static_cast<Source>(random() % 3);
     }
@@ -186,7 +194,8 @@ TEST(Units, GoForthAndBack) {
   EXPECT_EQ(*ParseBandwidth("1e3Mb/s"), 125e6);
   EXPECT_EQ(*ParseLatency("5us"), 5e-6);
   EXPECT_EQ(*ParseLatency("300ns"), 3e-7);
-  for (const char* wrong : {"", "25", "Gb/s", "25 Gb/s", "25gb/s", "-1Gb/s", "nanGb/s", "infGb/s", "0x1Gb/s", "1e400B/s", "5us"})
+  for (const char* wrong :
+       {"", "25", "Gb/s", "25 Gb/s", "25gb/s", "-1Gb/s", "nanGb/s", "infGb/s", "0x1Gb/s", "1e400B/s", "5us"})
     EXPECT_FALSE(ParseBandwidth(wrong).ok()) << wrong;
   EXPECT_EQ(BandwidthText(12.5e9), "100Gb/s");
   EXPECT_EQ(LatencyText(1.5e-6), "1.5us");

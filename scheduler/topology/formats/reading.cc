@@ -18,8 +18,8 @@ std::string Place(const std::string& file, size_t line) {
 }  // namespace
 
 absl::Status Reading::Refuse(size_t line, absl::string_view what, absl::string_view to_do) const {
-  return absl::InvalidArgumentError(absl::StrCat(Place(input.file, line), what, ", in format ", format.name,
-                                                 to_do.empty() ? "" : "; ", to_do));
+  return absl::InvalidArgumentError(
+      absl::StrCat(Place(input.file, line), what, ", in format ", format.name, to_do.empty() ? "" : "; ", to_do));
 }
 
 absl::Status Reading::Refuse(size_t line, const absl::Status& status, absl::string_view to_do) const {
@@ -40,14 +40,14 @@ absl::StatusOr<uint32_t> Reading::Add(size_t line, VertexKind kind, absl::string
   return vertex;
 }
 
-absl::Status Reading::Connect(size_t line, uint32_t a, uint32_t b, Medium medium, double bytes_per_second, double latency_s,
-                              uint32_t cables) {
+absl::Status Reading::Connect(size_t line, uint32_t a, uint32_t b, Medium medium, double bytes_per_second,
+                              double latency_s, uint32_t cables) {
   const absl::StatusOr<uint32_t> link = graph.Connect(a, b, medium, bytes_per_second, latency_s, cables);
   return link.ok() ? absl::OkStatus() : Refuse(line, link.status());
 }
 
 absl::StatusOr<std::vector<std::string>> Reading::Names(size_t line, absl::string_view list) const {
-  absl::StatusOr<std::vector<std::string>> names = ExpandHostlist(list);
+  absl::StatusOr<std::vector<std::string>> names = ExpandHostlist(list, options.max_names);
   if (!names.ok()) return Refuse(line, names.status(), "write lists such as n[01-08,12],login1");
   return names;
 }

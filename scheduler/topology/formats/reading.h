@@ -17,7 +17,7 @@ namespace sluice::topology {
 // Links between tier - 1 and tier (hosts are 0) are so fast where no file says it.
 struct TierSpeed {
   uint32_t tier = 1;
-  double bytes_per_second = 0;   // 0 = not said
+  double bytes_per_second = 0;  // 0 = not said
   double latency_s = 0;
 };
 
@@ -28,7 +28,7 @@ struct Reading {
   Reading(const Format& f, const Input& i, const ReadOptions& o) : format(f), input(i), options(o) {}
 
   const Format& format;
-  const Input& input;          // its host is one host, not a list
+  const Input& input;  // its host is one host, not a list
   const ReadOptions& options;
   Graph graph;
   std::vector<TierSpeed> tiers;
@@ -42,17 +42,17 @@ struct Reading {
 
   // As the graph's own, with line and file in the error.
   absl::StatusOr<uint32_t> Add(size_t line, VertexKind kind, absl::string_view name, uint32_t host = kNone);
-  absl::Status Connect(size_t line, uint32_t a, uint32_t b, Medium medium, double bytes_per_second = 0, double latency_s = 0,
-                       uint32_t cables = 1);
+  absl::Status Connect(size_t line, uint32_t a, uint32_t b, Medium medium, double bytes_per_second = 0,
+                       double latency_s = 0, uint32_t cables = 1);
   // A list of names (hostlist.h).
   absl::StatusOr<std::vector<std::string>> Names(size_t line, absl::string_view list) const;
 };
 
 struct Format {
-  absl::string_view name;        // "slurm-conf"
-  absl::string_view title;       // "Slurm topology.conf"
-  bool inside_host = false;      // says what is inside one host
-  size_t max_bytes = 0;          // of the text
+  absl::string_view name;    // "slurm-conf"
+  absl::string_view title;   // "Slurm topology.conf"
+  bool inside_host = false;  // says what is inside one host
+  size_t max_bytes = 0;      // of the text
   bool (*looks_like)(absl::string_view text) = nullptr;
   absl::Status (*read)(Reading* reading) = nullptr;
 };
@@ -63,7 +63,7 @@ class Lines {
   explicit Lines(absl::string_view text) : rest_(text) {}
   // False: there is none left. Without its end ("\n" or "\r\n").
   bool Next(absl::string_view* line);
-  size_t number() const { return number_; }   // of the last one, from 1 on
+  size_t number() const { return number_; }  // of the last one, from 1 on
 
  private:
   absl::string_view rest_;
@@ -74,10 +74,10 @@ class Lines {
 class LineIndex {
  public:
   explicit LineIndex(absl::string_view text);
-  size_t At(size_t offset) const;   // from 1 on
+  size_t At(size_t offset) const;  // from 1 on
 
  private:
-  std::vector<size_t> ends_;        // offsets of '\n'
+  std::vector<size_t> ends_;  // offsets of '\n'
 };
 
 // The first line that is not blank and no comment (that begins with '#'); "" if there is none in the first `max_bytes`.

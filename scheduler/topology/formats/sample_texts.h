@@ -24,12 +24,12 @@ inline std::string Refusal(absl::string_view text, std::string host = "", std::s
 inline std::string Dump(const Graph& graph) {
   std::string out;
   for (const Vertex& v : graph.vertices())
-    absl::StrAppend(&out, KindName(v.kind), " ", v.name, " ", v.note, " ", v.host == kNone ? "-" : graph.vertex(v.host).name, " ",
-                    v.slots, "\n");
+    absl::StrAppend(&out, KindName(v.kind), " ", v.name, " ", v.note, " ",
+                    v.host == kNone ? "-" : graph.vertex(v.host).name, " ", v.slots, "\n");
   for (const Link& l : graph.links())
-    absl::StrAppend(&out, graph.vertex(l.a).name, " - ", graph.vertex(l.b).name, " ", MediumName(l.medium), " ", l.cables, " ",
-                    absl::Hex(std::bit_cast<uint64_t>(l.bytes_per_second)), " ", absl::Hex(std::bit_cast<uint64_t>(l.latency_s)),
-                    " ", SourceName(l.source), "\n");
+    absl::StrAppend(&out, graph.vertex(l.a).name, " - ", graph.vertex(l.b).name, " ", MediumName(l.medium), " ",
+                    l.cables, " ", absl::Hex(std::bit_cast<uint64_t>(l.bytes_per_second)), " ",
+                    absl::Hex(std::bit_cast<uint64_t>(l.latency_s)), " ", SourceName(l.source), "\n");
   return out;
 }
 

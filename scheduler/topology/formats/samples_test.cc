@@ -35,7 +35,7 @@ TEST(Samples, SlurmTree) {
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_EQ(report.hosts, 10000u);
   EXPECT_EQ(report.switches, 529u);
-  EXPECT_EQ(report.links, 10528u);   // a tree: one less than vertices
+  EXPECT_EQ(report.links, 10528u);  // a tree: one less than vertices
   const auto again = ReadText(WritePlain(*graph));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(Dump(*again), Dump(*graph));
@@ -48,7 +48,7 @@ TEST(Samples, Ibnetdiscover) {
   const auto graph = ReadText(text, &report);
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_EQ(report.switches, 40u);
-  EXPECT_EQ(report.nics, 582u - 40u);   // all adapters but those of SHARP
+  EXPECT_EQ(report.nics, 582u - 40u);  // all adapters but those of SHARP
   EXPECT_THAT(report.warnings, Contains(HasSubstr("40 aggregation nodes")));
   EXPECT_NE(graph->Find("a08-p1-dgx-04-c01/mlx5_5"), kNone);
   EXPECT_DOUBLE_EQ(Gbps(*graph, "A09-P1-IBLEAF-04-04", "A10-P1-IBSPINE-02", Medium::kInfiniband), 800);

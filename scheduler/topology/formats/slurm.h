@@ -33,16 +33,17 @@ struct Torus {
     std::string nodes;
   };
   size_t line = 0;
-  std::string name, nodes;      // either nodes or regions
+  std::string name, nodes;  // either nodes or regions
   Dims dims;
   std::vector<Region> regions;
 };
 
-// Slurm's rules: a name once; nodes or switches, not both; children that are there, each with one parent; no cycle. Several
-// roots are allowed and stay apart. A node below two switches is kept, with a warning.
+// Slurm's rules: a name once; nodes or switches, not both; children that are there, each with one parent; no cycle.
+// Several roots are allowed and stay apart. A node below two switches is kept, with a warning.
 absl::Status AddTree(const std::vector<Switch>& switches, Reading* reading);
 
-// A block is a switch. `sizes` (BlockSizes) beyond the first join blocks that follow each other: "b1..b4" above b1 to b4.
+// A block is a switch. `sizes` (BlockSizes) beyond the first join blocks that follow each other: "b1..b4" above b1 to
+// b4.
 absl::Status AddBlocks(const std::vector<Group>& blocks, const std::vector<uint32_t>& sizes, size_t sizes_line,
                        Reading* reading);
 

@@ -1,6 +1,6 @@
 // Slurm's topology.conf: lines of KEY=VALUE that begin with SwitchName (topology/tree), BlockName or BlockSizes
-// (topology/block), or RingName (topology/ring). Keys know no case; '#' begins a comment; a '\' at its end joins a line with
-// the next.
+// (topology/block), or RingName (topology/ring). Keys know no case; '#' begins a comment; a '\' at its end joins a line
+// with the next.
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,7 +44,7 @@ bool LooksLike(absl::string_view text) {
 }
 
 struct Pair {
-  std::string key, value;   // the key in lower case
+  std::string key, value;  // the key in lower case
 };
 
 // The pairs of a line without its comment. Blanks may stand around '='; a value may be quoted.
@@ -54,12 +54,14 @@ absl::StatusOr<std::vector<Pair>> ParsePairs(absl::string_view line, size_t numb
   while (!line.empty()) {
     Pair pair{.key = KeyOf(line), .value = ""};
     if (pair.key.empty())
-      return reading.Refuse(number, absl::StrCat("no KEY=VALUE at ", Shown(line)), "write, for example, SwitchName=s0 Nodes=n[0-5]");
+      return reading.Refuse(number, absl::StrCat("no KEY=VALUE at ", Shown(line)),
+                            "write, for example, SwitchName=s0 Nodes=n[0-5]");
     line = absl::StripLeadingAsciiWhitespace(line.substr(line.find('=') + 1));
     size_t end = 0;
     if (!line.empty() && line[0] == '"') {
       end = line.find('"', 1);
-      if (end == absl::string_view::npos) return reading.Refuse(number, absl::StrCat("a quote without its end at ", Shown(line)));
+      if (end == absl::string_view::npos)
+        return reading.Refuse(number, absl::StrCat("a quote without its end at ", Shown(line)));
       pair.value = std::string(line.substr(1, end - 1));
       ++end;
     } else {
@@ -92,22 +94,29 @@ class Conf {
     if (!IsHostlistName(entry.name))
       return reading_->Refuse(number, absl::StrCat(Shown(entry.name), " is no name of one switch, block or ring"));
     for (size_t i = 1; i < pairs.size(); ++i) {
-      if (pairs[i].key == "nodes") entry.nodes = pairs[i].value;
-      else if (is_switch && pairs[i].key == "switches") entry.children = pairs[i].value;
-      else if (is_switch && pairs[i].key == "linkspeed") ++link_speeds_;
-      else return reading_->Refuse(number, absl::StrCat("unknown key ", pairs[i].key, " beside ", key),
-                                   is_switch ? "known are Nodes, Switches, LinkSpeed" : "known is Nodes");
+      if (pairs[i].key == "nodes")
+        entry.nodes = pairs[i].value;
+      else if (is_switch && pairs[i].key == "switches")
+        entry.children = pairs[i].value;
+      else if (is_switch && pairs[i].key == "linkspeed")
+        ++link_speeds_;
+      else
+        return reading_->Refuse(number, absl::StrCat("unknown key ", pairs[i].key, " beside ", key),
+                                is_switch ? "known are Nodes, Switches, LinkSpeed" : "known is Nodes");
     }
-    if (is_switch) switches_.push_back(std::move(entry));
-    else (key == "blockname" ? blocks_ : rings_).push_back({.line = number, .name = entry.name, .nodes = entry.nodes});
+    if (is_switch)
+      switches_.push_back(std::move(entry));
+    else
+      (key == "blockname" ? blocks_ : rings_).push_back({.line = number, .name = entry.name, .nodes = entry.nodes});
     return absl::OkStatus();
   }
 
   absl::Status Finish() {
     Report& report = reading_->report;
     if (link_speeds_ > 0)
-      reading_->Warn(0, absl::StrCat("LinkSpeed stands in ", link_speeds_,
-                                     " lines and is not used: Slurm gives it no unit; say speeds in a second file (`tier`)"));
+      reading_->Warn(
+          0, absl::StrCat("LinkSpeed stands in ", link_speeds_,
+                          " lines and is not used: Slurm gives it no unit; say speeds in a second file (`tier`)"));
     if (!switches_.empty()) {
       absl::StrAppend(&report.title, " (tree)");
       if (!blocks_.empty() || !rings_.empty())
@@ -127,13 +136,16 @@ class Conf {
 
  private:
   absl::Status Sizes(const std::vector<Pair>& pairs, size_t number) {
-    if (pairs.size() > 1) return reading_->Refuse(number, absl::StrCat("unknown key ", pairs[1].key, " beside blocksizes"));
-    if (sizes_line_ != 0) return reading_->Refuse(number, absl::StrCat("BlockSizes is in line ", sizes_line_, " already"));
+    if (pairs.size() > 1)
+      return reading_->Refuse(number, absl::StrCat("unknown key ", pairs[1].key, " beside blocksizes"));
+    if (sizes_line_ != 0)
+      return reading_->Refuse(number, absl::StrCat("BlockSizes is in line ", sizes_line_, " already"));
     sizes_line_ = number;
     for (const absl::string_view text : absl::StrSplit(pairs[0].value, ',')) {
       uint32_t size = 0;
       if (!absl::SimpleAtoi(text, &size) || sizes_.size() >= kMaxBlockSizes)
-        return reading_->Refuse(number, absl::StrCat("BlockSizes: ", Shown(pairs[0].value), " is no list of numbers such as 30,120"));
+        return reading_->Refuse(
+            number, absl::StrCat("BlockSizes: ", Shown(pairs[0].value), " is no list of numbers such as 30,120"));
       sizes_.push_back(size);
     }
     return absl::OkStatus();
@@ -152,7 +164,7 @@ absl::Status ReadConf(Reading* reading) {
   Lines lines(reading->input.text);
   absl::string_view line;
   std::string joined;
-  size_t begin = 0;           // the first line of `joined`
+  size_t begin = 0;  // the first line of `joined`
   while (lines.Next(&line)) {
     if (begin == 0) begin = lines.number();
     if (joined.size() + line.size() > kMaxLineBytes)

@@ -51,7 +51,8 @@ TEST(SlurmConf, ANodeBelowTwoSwitchesHasALinkToEach) {
 }
 
 TEST(SlurmConf, BlocksAreJoinedBySizes) {
-  const auto graph = ReadText("BlockName=b1 Nodes=n[1-4]\nBlockName=b2 Nodes=n[5-8]\nBlockName=b3 Nodes=n[9-12]\nBlockSizes=4,8\n");
+  const auto graph =
+      ReadText("BlockName=b1 Nodes=n[1-4]\nBlockName=b2 Nodes=n[5-8]\nBlockName=b3 Nodes=n[9-12]\nBlockSizes=4,8\n");
   ASSERT_TRUE(graph.ok()) << graph.status();
   EXPECT_THAT(Neighbours(*graph, "b1..b2"), UnorderedElementsAre("b1", "b2"));
   EXPECT_THAT(Neighbours(*graph, "b3..b3"), ElementsAre("b3"));
@@ -78,10 +79,12 @@ TEST(SlurmConf, Ring) {
 }
 
 TEST(SlurmConf, RefusesWithFileLineAndReason) {
-  EXPECT_EQ(Refusal("SwitchName=s0 Nodes=a\nSwitchName=s1\n"),
-            "f:2: switch \"s1\" has no nodes and no switches, in format slurm-conf; say what is below it, or take it out");
+  EXPECT_EQ(
+      Refusal("SwitchName=s0 Nodes=a\nSwitchName=s1\n"),
+      "f:2: switch \"s1\" has no nodes and no switches, in format slurm-conf; say what is below it, or take it out");
   EXPECT_THAT(Refusal("SwitchName=s0 Nodes=a Switches=b\n"), HasSubstr("both nodes and switches"));
-  EXPECT_THAT(Refusal("SwitchName=s0 Nodes=a\nSwitchName=s0 Nodes=b\n"), HasSubstr("f:2: switch \"s0\" is in line 1 already"));
+  EXPECT_THAT(Refusal("SwitchName=s0 Nodes=a\nSwitchName=s0 Nodes=b\n"),
+              HasSubstr("f:2: switch \"s0\" is in line 1 already"));
   EXPECT_THAT(Refusal("SwitchName=s0 Switches=s9\n"), HasSubstr("\"s9\" below \"s0\" is nowhere described"));
   EXPECT_THAT(Refusal("SwitchName=s0 Nodes=a\nSwitchName=s1 Switches=s0\nSwitchName=s2 Switches=s0\n"),
               HasSubstr("f:3: switch \"s0\" is below \"s2\" and below \"s1\""));
@@ -89,17 +92,20 @@ TEST(SlurmConf, RefusesWithFileLineAndReason) {
   EXPECT_THAT(Refusal("SwitchName=s1 Switches=s1\n"), HasSubstr("f:1: switch \"s1\" is above itself"));
   EXPECT_THAT(Refusal("SwitchName=s0 Nodes=a,a\n"), HasSubstr("\"a\" stands twice"));
   EXPECT_THAT(Refusal("SwitchName=s0 Nodes=s0\n"), HasSubstr("\"s0\" is a switch and a host"));
-  EXPECT_THAT(Refusal("SwitchName=s0 Nodes=n[0-999999999]\n"), HasSubstr("f:1: the list \"n[0-999999999]\" has more than"));
+  EXPECT_THAT(Refusal("SwitchName=s0 Nodes=n[0-999999999]\n"),
+              HasSubstr("f:1: the list \"n[0-999999999]\" has more than"));
   EXPECT_THAT(Refusal("SwitchName=s0 Nodes=n[3-1]\n"), HasSubstr("goes down"));
   EXPECT_THAT(Refusal("SwitchName=s0 Nodes=\n"), HasSubstr("nodes has no value"));
   EXPECT_THAT(Refusal("SwitchName=s[0-3] Nodes=a\n"), HasSubstr("no name of one switch"));
   EXPECT_THAT(Refusal("SwitchName=s0 Nodes=a Colour=red\n"), HasSubstr("unknown key colour beside switchname"));
   EXPECT_THAT(Refusal("SwitchName=s0 Nodes=a nodes=b\n"), HasSubstr("nodes stands twice"));
   EXPECT_THAT(Refusal("SwitchName=s0 Nodes=a\nwhat is this\n"), HasSubstr("f:2: no KEY=VALUE at \"what is this\""));
-  EXPECT_THAT(Refusal("SwitchName=s0 Nodes=a\nNodeName=a CPUs=4\n"), HasSubstr("f:2: a line cannot begin with nodename"));
+  EXPECT_THAT(Refusal("SwitchName=s0 Nodes=a\nNodeName=a CPUs=4\n"),
+              HasSubstr("f:2: a line cannot begin with nodename"));
   EXPECT_THAT(Refusal("SwitchName=s0 Nodes=a\\\n"), HasSubstr("is the last one"));
   EXPECT_THAT(Refusal("BlockName=b1\n"), HasSubstr("has no nodes"));
-  EXPECT_THAT(Refusal("BlockName=b1 Nodes=a\nBlockName=b2 Nodes=a\n"), HasSubstr("\"a\" is in block \"b1\" and in \"b2\""));
+  EXPECT_THAT(Refusal("BlockName=b1 Nodes=a\nBlockName=b2 Nodes=a\n"),
+              HasSubstr("\"a\" is in block \"b1\" and in \"b2\""));
   EXPECT_THAT(Refusal("BlockName=b1 Nodes=a\nBlockSizes=30,90\n"), HasSubstr("f:2: block size 90 is not 2, 4, 8"));
   EXPECT_THAT(Refusal("BlockName=b1 Nodes=a\nBlockSizes=30,x\n"), HasSubstr("no list of numbers"));
   EXPECT_THAT(Refusal("BlockName=b1 Nodes=a\nBlockSizes=4\nBlockSizes=4\n"), HasSubstr("is in line 2 already"));
@@ -110,14 +116,19 @@ TEST(SlurmConf, RefusesWithFileLineAndReason) {
 TEST(Formats, ATextInNoFormatIsRefusedWithWhatItLooksLike) {
   EXPECT_THAT(Refusal(""), HasSubstr("it is empty"));
   EXPECT_THAT(Refusal(absl::string_view("\0\1", 2)), HasSubstr("it is not text"));
-  EXPECT_THAT(Refusal("<?xml version=\"1.0\"?><!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\"></topology>"),
-              HasSubstr("hwloc's XML"));
+  EXPECT_THAT(
+      Refusal(
+          "<?xml version=\"1.0\"?><!DOCTYPE topology SYSTEM \"hwloc2.dtd\">\n<topology version=\"2.0\"></topology>"),
+      HasSubstr("hwloc's XML"));
   EXPECT_THAT(Refusal("<!-- x --><html>"), HasSubstr("XML with the root <html>"));
   EXPECT_THAT(Refusal("<nvidia_smi_log>"), HasSubstr("nvidia-smi topo -m"));
   EXPECT_THAT(Refusal("{\"a\": 1}"), HasSubstr("it is JSON, but no list of Kubernetes nodes"));
   EXPECT_THAT(Refusal("apiVersion: v1\nkind: List\n"), HasSubstr("kubectl get nodes -o json"));
   EXPECT_THAT(Refusal("- a\n- b\n"), HasSubstr("may be YAML"));
-  EXPECT_THAT(Refusal("hello\n"), HasSubstr("f: the text is in no format that is known: its first line is \"hello\". Known are sluice, slurm-conf"));
+  EXPECT_THAT(
+      Refusal("hello\n"),
+      HasSubstr(
+          "f: the text is in no format that is known: its first line is \"hello\". Known are sluice, slurm-conf"));
 }
 
 TEST(Formats, HostsStandBeforeFilesAboutTheInsideOfHostsOnly) {
@@ -127,7 +138,8 @@ TEST(Formats, HostsStandBeforeFilesAboutTheInsideOfHostsOnly) {
 TEST(Formats, FileSpecs) {
   const auto spec = [](absl::string_view text) {
     const auto parsed = ParseFileSpec(text);
-    return parsed.ok() ? absl::StrCat(parsed->hosts, "|", parsed->file, "|", parsed->choice) : std::string(parsed.status().message());
+    return parsed.ok() ? absl::StrCat(parsed->hosts, "|", parsed->file, "|", parsed->choice)
+                       : std::string(parsed.status().message());
   };
   EXPECT_EQ(spec("topology.conf"), "|topology.conf|");
   EXPECT_EQ(spec("n[01-32]=a/b.xml"), "n[01-32]|a/b.xml|");

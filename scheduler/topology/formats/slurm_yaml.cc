@@ -9,6 +9,7 @@
 //   or torus3d: {toruses: [{name: t1, dims: {x: 4, y: 4, z: 2}, nodes: … or regions: [{anchor:, dims:, nodes:}]}]}
 //
 // The one that Input.choice names, else the first with cluster_default, else the first. All are checked.
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,12 +23,13 @@
 #include "scheduler/topology/formats/hostlist.h"
 #include "scheduler/topology/formats/list.h"
 #include "scheduler/topology/formats/slurm.h"
+#include "yaml-cpp/eventhandler.h"
 #include "yaml-cpp/yaml.h"
 
 namespace sluice::topology {
 namespace {
 
-constexpr size_t kMaxBytes = size_t{16} << 20;   // yaml-cpp takes some forty times as much memory
+constexpr size_t kMaxBytes = size_t{16} << 20;  // yaml-cpp takes some forty times as much memory
 constexpr size_t kMaxBlockSizes = 16;
 
 bool LooksLike(absl::string_view text) {
@@ -51,9 +53,11 @@ class Map {
     Map map(LineOf(node), what, reading);
     if (!node.IsMap()) return reading.Refuse(map.line_, absl::StrCat(what, " is no map of keys and values"));
     for (const auto& pair : node) {
-      if (!pair.first.IsScalar()) return reading.Refuse(LineOf(pair.first), absl::StrCat("a key of ", what, " is no word"));
+      if (!pair.first.IsScalar())
+        return reading.Refuse(LineOf(pair.first), absl::StrCat("a key of ", what, " is no word"));
       if (!map.values_.emplace(pair.first.Scalar(), Value{LineOf(pair.first), pair.second}).second)
-        return reading.Refuse(LineOf(pair.first), absl::StrCat("key ", Shown(pair.first.Scalar()), " stands twice in ", what),
+        return reading.Refuse(LineOf(pair.first),
+                              absl::StrCat("key ", Shown(pair.first.Scalar()), " stands twice in ", what),
                               "keep one of them");
     }
     return map;
@@ -109,7 +113,8 @@ class Map {
         first = value.line;
         key = name;
       }
-    return key.empty() ? absl::OkStatus() : reading_->Refuse(first, absl::StrCat("unknown key ", Shown(key), " in ", what_));
+    return key.empty() ? absl::OkStatus()
+                       : reading_->Refuse(first, absl::StrCat("unknown key ", Shown(key), " in ", what_));
   }
 
  private:
@@ -130,10 +135,10 @@ class Map {
 
 struct Topology {
   size_t line = 0;
-  std::string name, kind;   // kind: "tree"
+  std::string name, kind;  // kind: "tree"
   bool is_default = false;
   std::vector<slurm::Switch> switches;
-  std::vector<slurm::Group> groups;    // blocks or rings
+  std::vector<slurm::Group> groups;  // blocks or rings
   std::vector<uint32_t> sizes;
   size_t sizes_line = 0;
   std::vector<slurm::Torus> toruses;
@@ -151,7 +156,8 @@ class Parser {
       SLUICE_ASSIGN_OR_RETURN(Topology topology, One(item));
       for (const Topology& other : topologies)
         if (other.name == topology.name)
-          return reading_.Refuse(topology.line, absl::StrCat("topology ", Shown(topology.name), " is in line ", other.line, " already"));
+          return reading_.Refuse(
+              topology.line, absl::StrCat("topology ", Shown(topology.name), " is in line ", other.line, " already"));
       topologies.push_back(std::move(topology));
     }
     if (topologies.empty()) return reading_.Refuse(0, "the list of topologies is empty");
@@ -163,20 +169,23 @@ class Parser {
     SLUICE_ASSIGN_OR_RETURN(Map map, Map::Of(item, "a topology", reading_));
     Topology out{.line = map.line()};
     SLUICE_ASSIGN_OR_RETURN(out.name, map.Text("topology"));
-    if (out.name.empty()) return reading_.Refuse(out.line, "a topology without a name", "begin it with \"- topology: NAME\"");
+    if (out.name.empty())
+      return reading_.Refuse(out.line, "a topology without a name", "begin it with \"- topology: NAME\"");
     SLUICE_ASSIGN_OR_RETURN(out.is_default, map.Bool("cluster_default"));
     for (const char* kind : {"tree", "block", "flat", "ring", "torus3d"}) {
       if (!map.Has(kind)) continue;
       SLUICE_ASSIGN_OR_RETURN(const YAML::Node node, map.Take(kind));
       if (!out.kind.empty())
-        return reading_.Refuse(LineOf(node), absl::StrCat("topology ", Shown(out.name), " is ", out.kind, " and ", kind),
+        return reading_.Refuse(LineOf(node),
+                               absl::StrCat("topology ", Shown(out.name), " is ", out.kind, " and ", kind),
                                "Slurm allows one of tree, block, flat, ring, torus3d");
       out.kind = kind;
       SLUICE_RETURN_IF_ERROR(Body(node, &out));
     }
     SLUICE_RETURN_IF_ERROR(map.Done());
     if (out.kind.empty())
-      return reading_.Refuse(out.line, absl::StrCat("topology ", Shown(out.name), " has none of tree, block, flat, ring, torus3d"));
+      return reading_.Refuse(
+          out.line, absl::StrCat("topology ", Shown(out.name), " has none of tree, block, flat, ring, torus3d"));
     return out;
   }
 
@@ -212,7 +221,8 @@ class Parser {
 
   absl::StatusOr<std::string> Name(Map* entry, const std::string& key) {
     SLUICE_ASSIGN_OR_RETURN(std::string name, entry->Text(key));
-    if (!IsHostlistName(name)) return reading_.Refuse(entry->line(), absl::StrCat(key, ": ", Shown(name), " is no name of one"));
+    if (!IsHostlistName(name))
+      return reading_.Refuse(entry->line(), absl::StrCat(key, ": ", Shown(name), " is no name of one"));
     return name;
   }
 
@@ -264,7 +274,7 @@ class Parser {
       SLUICE_ASSIGN_OR_RETURN(torus.name, Name(&entry, "name"));
       SLUICE_ASSIGN_OR_RETURN(torus.nodes, entry.Text("nodes"));
       SLUICE_ASSIGN_OR_RETURN(torus.dims, Dims(&entry, "dims"));
-      SLUICE_RETURN_IF_ERROR(entry.List("placements").status());   // shapes of jobs: nothing of the network
+      SLUICE_RETURN_IF_ERROR(entry.List("placements").status());  // shapes of jobs: nothing of the network
       SLUICE_ASSIGN_OR_RETURN(const std::vector<YAML::Node> regions, entry.List("regions"));
       for (const YAML::Node& part : regions) {
         SLUICE_ASSIGN_OR_RETURN(Map of, Map::Of(part, "a region", reading_));
@@ -289,14 +299,16 @@ absl::StatusOr<Topology> Choose(std::vector<Topology> topologies, Reading* readi
   for (const Topology& t : topologies) names.push_back(absl::StrCat(t.name, " (", t.kind, ")"));
   size_t chosen = topologies.size();
   for (size_t i = topologies.size(); i-- > 0;)
-    if (reading->input.choice.empty() ? topologies[i].is_default : topologies[i].name == reading->input.choice) chosen = i;
+    if (reading->input.choice.empty() ? topologies[i].is_default : topologies[i].name == reading->input.choice)
+      chosen = i;
   if (chosen == topologies.size()) {
     if (!reading->input.choice.empty())
       return reading->Refuse(0, absl::StrCat("it has no topology ", Shown(reading->input.choice)),
                              absl::StrCat("it has ", absl::StrJoin(names, ", ")));
     chosen = 0;
     if (topologies.size() > 1)
-      reading->Warn(topologies[0].line, absl::StrCat("no topology is cluster_default: the first, ", names[0], ", is read"));
+      reading->Warn(topologies[0].line,
+                    absl::StrCat("no topology is cluster_default: the first, ", names[0], ", is read"));
   }
   if (topologies.size() > 1)
     reading->Warn(topologies[chosen].line, absl::StrCat("of ", absl::StrJoin(names, ", "), " ", names[chosen],
@@ -316,15 +328,37 @@ absl::Status ReadRoot(const YAML::Node& root, Reading* reading) {
                          "choose another as FILE#NAME, or leave the file out");
 }
 
+class Nothing final : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+};
+
+// YAML::LoadAll would tell, but never ends on some texts that are no YAML: it finds empty documents without moving on.
+bool HasSecondDocument(const std::string& text) {
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  Nothing nothing;
+  return parser.HandleNextDocument(nothing) && parser.HandleNextDocument(nothing);
+}
+
 absl::Status ReadYaml(Reading* reading) {
   // yaml-cpp throws; nothing of it leaves this function.
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(reading->input.text));
-    if (documents.size() != 1)
-      return reading->Refuse(0, absl::StrCat("it has ", documents.size(), " YAML documents"), "keep one, without further \"---\"");
-    return ReadRoot(documents[0], reading);
+    const std::string text(reading->input.text);
+    if (HasSecondDocument(text))
+      return reading->Refuse(0, "it has more than one YAML document", "keep one, without further \"---\"");
+    return ReadRoot(YAML::Load(text), reading);
   } catch (const YAML::Exception& error) {
-    return reading->Refuse(error.mark.is_null() ? 0 : static_cast<size_t>(error.mark.line) + 1, absl::StrCat("no YAML: ", error.msg));
+    return reading->Refuse(error.mark.is_null() ? 0 : static_cast<size_t>(error.mark.line) + 1,
+                           absl::StrCat("no YAML: ", error.msg));
   } catch (const std::exception& error) {
     return reading->Refuse(0, absl::StrCat("no YAML: ", error.what()));
   }

@@ -13,8 +13,10 @@ std::vector<uint32_t> LinkTiers(const Graph& graph) {
   for (const Link& link : graph.links()) {
     const uint32_t a = level[link.a], b = level[link.b];
     const bool inside = graph.vertex(link.a).host != kNone && graph.vertex(link.a).host == graph.vertex(link.b).host;
-    if (inside || a == kNone || b == kNone) tiers.push_back(0);
-    else tiers.push_back(a == b ? a + 1 : std::max(a, b));
+    if (inside || a == kNone || b == kNone)
+      tiers.push_back(0);
+    else
+      tiers.push_back(a == b ? a + 1 : std::max(a, b));
   }
   return tiers;
 }

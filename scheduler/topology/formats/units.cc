@@ -18,8 +18,9 @@ struct Unit {
   double value;
 };
 
-constexpr Unit kBandwidths[] = {{"b/s", 1.0 / 8}, {"kb/s", 1e3 / 8}, {"Mb/s", 1e6 / 8}, {"Gb/s", 1e9 / 8}, {"Tb/s", 1e12 / 8},
-                                {"B/s", 1},       {"kB/s", 1e3},     {"MB/s", 1e6},     {"GB/s", 1e9},     {"TB/s", 1e12}};
+constexpr Unit kBandwidths[] = {{"b/s", 1.0 / 8},   {"kb/s", 1e3 / 8}, {"Mb/s", 1e6 / 8}, {"Gb/s", 1e9 / 8},
+                                {"Tb/s", 1e12 / 8}, {"B/s", 1},        {"kB/s", 1e3},     {"MB/s", 1e6},
+                                {"GB/s", 1e9},      {"TB/s", 1e12}};
 // Divisors, so that 5us is the same number as 5e-6.
 constexpr Unit kLatencies[] = {{"ns", 1e9}, {"us", 1e6}, {"ms", 1e3}, {"s", 1}};
 
@@ -32,10 +33,11 @@ std::string Digits(double value, int digits) {
 // A number as far as it goes, and its unit.
 absl::string_view UnitOf(absl::string_view text) {
   size_t end = 0;
-  while (end < text.size() && (absl::ascii_isdigit(text[end]) || text[end] == '.' ||
-                               ((text[end] == 'e' || text[end] == 'E') && end > 0 && end + 1 < text.size() &&
-                                (absl::ascii_isdigit(text[end + 1]) || text[end + 1] == '+' || text[end + 1] == '-')) ||
-                               ((text[end] == '+' || text[end] == '-') && end > 0 && absl::ascii_tolower(text[end - 1]) == 'e')))
+  while (end < text.size() &&
+         (absl::ascii_isdigit(text[end]) || text[end] == '.' ||
+          ((text[end] == 'e' || text[end] == 'E') && end > 0 && end + 1 < text.size() &&
+           (absl::ascii_isdigit(text[end + 1]) || text[end + 1] == '+' || text[end + 1] == '-')) ||
+          ((text[end] == '+' || text[end] == '-') && end > 0 && absl::ascii_tolower(text[end - 1]) == 'e')))
     ++end;
   return text.substr(end);
 }
@@ -44,7 +46,8 @@ absl::string_view UnitOf(absl::string_view text) {
 
 absl::StatusOr<double> ParsePositive(absl::string_view text) {
   double value = 0;
-  if (text.empty() || !absl::ascii_isdigit(text[0]) || !absl::SimpleAtod(text, &value) || !std::isfinite(value) || !(value > 0))
+  if (text.empty() || !absl::ascii_isdigit(text[0]) || !absl::SimpleAtod(text, &value) || !std::isfinite(value) ||
+      !(value > 0))
     return absl::InvalidArgumentError(absl::StrCat("\"", text, "\" is no number above 0"));
   return value;
 }

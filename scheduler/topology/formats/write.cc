@@ -11,7 +11,7 @@
 namespace sluice::topology {
 namespace {
 
-constexpr size_t kMaxRun = 10000;   // names in a line
+constexpr size_t kMaxRun = 10000;  // names in a line
 
 absl::string_view Keyword(VertexKind kind) {
   switch (kind) {
@@ -40,7 +40,8 @@ std::string Rest(const Graph& graph, const Vertex& vertex) {
   } else if (vertex.host != kNone) {
     const std::string& host = graph.vertex(vertex.host).name;
     const size_t slash = vertex.name.rfind('/');
-    const bool implied = vertex.kind != VertexKind::kSwitch && slash != std::string::npos && vertex.name.substr(0, slash) == host;
+    const bool implied =
+        vertex.kind != VertexKind::kSwitch && slash != std::string::npos && vertex.name.substr(0, slash) == host;
     if (!implied) absl::StrAppend(&out, " in=", Quoted(host));
   }
   if (!vertex.note.empty()) absl::StrAppend(&out, " note=", Quoted(vertex.note));
@@ -59,8 +60,8 @@ std::string Rest(const Link& link) {
 }
 
 bool SameRest(const Link& a, const Link& b) {
-  return a.medium == b.medium && a.bytes_per_second == b.bytes_per_second && a.latency_s == b.latency_s && a.cables == b.cables &&
-         a.source == b.source;
+  return a.medium == b.medium && a.bytes_per_second == b.bytes_per_second && a.latency_s == b.latency_s &&
+         a.cables == b.cables && a.source == b.source;
 }
 
 class Writer {
@@ -76,7 +77,9 @@ class Writer {
       std::vector<std::string> names = {first.name};
       for (end = begin + 1; end < vertices && names.size() < kMaxRun; ++end) {
         const Vertex& next = graph_.vertex(end);
-        if (next.kind != first.kind || !IsHostlistName(first.name) || !IsHostlistName(next.name) || Rest(graph_, next) != rest) break;
+        if (next.kind != first.kind || !IsHostlistName(first.name) || !IsHostlistName(next.name) ||
+            Rest(graph_, next) != rest)
+          break;
         names.push_back(next.name);
       }
       absl::StrAppend(&out_, Keyword(first.kind), " ", Names(names), rest, "\n");
@@ -98,7 +101,9 @@ class Writer {
   size_t Run(size_t begin, Fits fits) const {
     const std::vector<Link>& links = graph_.links();
     size_t end = begin + 1;
-    while (end < links.size() && end - begin < kMaxRun && SameRest(links[end], links[begin]) && fits(links[end - 1], links[end])) ++end;
+    while (end < links.size() && end - begin < kMaxRun && SameRest(links[end], links[begin]) &&
+           fits(links[end - 1], links[end]))
+      ++end;
     return end;
   }
 

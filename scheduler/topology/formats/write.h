@@ -1,4 +1,5 @@
-// Writes a graph in our own format (plain.cc): what is read from it is the same graph, with vertices and links in their order.
+// Writes a graph in our own format (plain.cc): what is read from it is the same graph, with vertices and links in their
+// order.
 #pragma once
 
 #include <string>
