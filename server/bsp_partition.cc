@@ -32,6 +32,7 @@ BspPartition::BspPartition(PartitionShape shape, std::unique_ptr<compression::Co
       reducer_(job->semantics->order, job->semantics->reduction, shape_.elements, job->values, job->exact) {}
 
 Partition::Admission BspPartition::Admit(LinkId link, const FrameHeader& push) {
+  if (push.has(transport::kFlagForward)) return AdmitForward(link, push);
   Seat& seat = seats_[push.rank];
   if (push.round < open_) {                                                                          // 2e
     AnswerAgain(link, push);
@@ -50,8 +51,8 @@ Partition::Admission BspPartition::Admit(LinkId link, const FrameHeader& push) {
     job_->replier->SendError(link, push, RankIsOut(push.rank, open_));
     return Admission::kAnswered;
   }
-  if (state_ != State::kOpen || !Counts(push.rank, open_)) {
-    // Summed without it, or begun before it joined: when the round is closed, it is REJECTED.
+  if (state_ != State::kOpen || !Counts(push.rank, open_) || (way_ != nullptr && way_->NodeOf(push.rank) != -1)) {
+    // It comes by its node alone; or summed without it, or begun before it joined: when the round is closed, it is REJECTED.
     job_->replier->SendRetry(link, push, RetryReason::kBusy, term());
     return Admission::kAnswered;
   }
@@ -81,7 +82,8 @@ absl::Status BspPartition::CheckKind(const FrameHeader& push) const {
 }
 
 void BspPartition::AnswerAgain(LinkId link, const FrameHeader& push) {
-  Seat& seat = seats_[push.rank];
+  Seat& seat = SeatOf(push.rank);
+  const bool forward = push.has(transport::kFlagForward);
   ++job_->counters->duplicates;
   if (waits()) {
     if (TakeSeat(link, push)) job_->replier->SendState(link, push, PushState::kReceived);
@@ -93,7 +95,8 @@ void BspPartition::AnswerAgain(LinkId link, const FrameHeader& push) {
   }
   if (!TakeSeat(link, push)) return;
   // A later contribution is proof that it had its answer for this one.
-  const bool rejected = seat.contributed <= push.round;
+  // (No round of this way was closed without the ranks of a forward.)
+  const bool rejected = !forward && seat.contributed <= push.round;
   job_->counters->rejected += rejected;
   // A change is of no use to whose replica may be another than that of the round before.
   const bool last = push.round + 1 == open_ && !(rejected && semantics().reply == proto::REPLY_CHANGE);
@@ -104,6 +107,7 @@ void BspPartition::AnswerAgain(LinkId link, const FrameHeader& push) {
 }
 
 bool BspPartition::Urgent(const FrameHeader& push) const {
+  if (push.has(transport::kFlagForward)) return UrgentForward(push);
   if (state_ != State::kOpen || push.round != open_) return false;
   if (push.rank == LowestMissing(open_)) return true;
   // The one that closes the round, and so is not kept: whoever is missing below it may never come.
@@ -125,6 +129,7 @@ void BspPartition::Join(uint32_t rank, uint64_t round, bool first) {
 }
 
 absl::Status BspPartition::Contribute(LinkId link, const FrameHeader& push, Payload payload) {
+  if (push.has(transport::kFlagForward)) return ContributeForward(link, push, std::move(payload));
   if (Admit(link, push) == Admission::kAnswered) return absl::OkStatus();   // the round went on in the meantime
   const bool nothing = push.has(transport::kFlagEmpty) || push.has(transport::kFlagNonfinite);
   const compression::Codec* codec = nothing ? nullptr : compression::DecoderFor(push.codec);
@@ -145,7 +150,9 @@ absl::Status BspPartition::Contribute(LinkId link, const FrameHeader& push, Payl
   kind_ = IsBroadcast(push) ? Kind::kBroadcast : Kind::kGradient;
   asked_to_skip_ |= push.has(transport::kFlagNonfinite);
   ++contributed_;
-  seats_[push.rank].contributed = open_ + 1;
+  Seat& seat = seats_[push.rank];
+  seat.before = seat.contributed;
+  seat.contributed = open_ + 1;
   TakeSeat(link, push);
   ++job_->counters->contributions;
   job_->counters->payload_in += payload.size();
@@ -193,7 +200,7 @@ void BspPartition::CloseIfComplete() {
     job_->fail(absl::Status(status.code(), absl::StrCat("round ", open_, " of ", Name(), ": ", status.message())));
     return;
   }
-  contributors_ = reducer_.added();
+  contributors_ = Unfold(reducer_.added(), &nesting_);
   if (semantics().order == proto::ORDER_EXACT) std::ranges::sort(contributors_);
   if (kind_ == Kind::kBroadcast) {
     CloseBroadcast();
@@ -356,6 +363,7 @@ void BspPartition::EndRound(const Decision& decision, bool assigned, std::span<c
     record.round = open_;
     record.backup = !owner();
     record.contributors = contributors_;
+    record.nesting = nesting_;
     record.skipped = decision.skip;
     record.assigned = assigned;
     record.scale = decision.scale;
@@ -374,6 +382,8 @@ void BspPartition::EndRound(const Decision& decision, bool assigned, std::span<c
   kind_ = Kind::kUnknown;
   asked_to_skip_ = false;
   contributed_ = 0;
+  forwards_.clear();
+  nesting_.clear();
   RoundEnds();
   unanswered_ = std::exchange(contributors_, {});
   if (followed()) {
@@ -393,7 +403,14 @@ void BspPartition::EndRound(const Decision& decision, bool assigned, std::span<c
 }
 
 void BspPartition::SendAnswers() {
-  for (const uint32_t rank : std::exchange(unanswered_, {})) SendResult(rank, last_);
+  // Who came through a tree is answered there, unless it has asked here since.
+  const std::vector<uint32_t> unanswered = std::exchange(unanswered_, {});
+  for (const uint32_t rank : unanswered) {
+    if (seats_[rank].round == last_.round) SendResult(rank, last_);
+  }
+  for (const auto& [server, seat] : forwarders_) {
+    if (!unanswered.empty() && seat.round == last_.round) SendResult(server, last_);
+  }
   ServePulls();
 }
 

@@ -16,6 +16,8 @@
 #pragma once
 
 #include <bit>
+#include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -26,6 +28,9 @@
 
 namespace sluice::server {
 
+//
+// Forwards (docs/wire.md, "A push through a tree"; bsp_forwards.cc): the sum of several ranks is one part of the round, and each of
+// its ranks a contributor. A rank that has a node in the tree counts by a forward alone.
 class BspPartition final : public DensePartition {
  public:
   BspPartition(PartitionShape shape, std::unique_ptr<compression::Codec> reply_codec, ValueState values,
@@ -35,6 +40,8 @@ class BspPartition final : public DensePartition {
   bool Urgent(const FrameHeader& push) const override;
   absl::Status Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) override;
   void MembershipChanged() override;
+  bool SetWay(std::shared_ptr<const control::TreeWay> way) override;
+  const control::TreeWay* way() const override { return way_.get(); }
   void OnTick() override;
   void OnVerdict(uint64_t step, uint32_t phase, const Verdict& verdict) override;
   absl::StatusOr<ReplicaMessage> Save() const override;
@@ -62,6 +69,16 @@ class BspPartition final : public DensePartition {
   absl::Status CheckKind(const FrameHeader& push) const;
   // Step 2e: a round that is closed already.
   void AnswerAgain(LinkId link, const FrameHeader& push);
+  // The same four of a forward, and what it adds to the round.
+  Admission AdmitForward(LinkId link, const FrameHeader& push);
+  bool UrgentForward(const FrameHeader& push) const;
+  absl::Status ContributeForward(LinkId link, const FrameHeader& push, transport::Payload payload);
+  absl::Status CheckForwarded(const FrameHeader& push, const ForwardParts& parts) const;
+  absl::Status AddForward(const FrameHeader& push, const ForwardParts& parts, const transport::Payload& payload);
+  // Everything of the open round; everybody sends it again.
+  void DiscardOpenRound();
+  // In place of each forward's smallest rank all of its ranks.
+  std::vector<uint32_t> Unfold(const std::vector<uint32_t>& added, std::vector<int32_t>* nesting) const;
   void CloseIfComplete();
   void CloseGradient();
   void CloseBroadcast();
@@ -96,6 +113,9 @@ class BspPartition final : public DensePartition {
   uint32_t phase_ = 0;           // kDeciding: what is waited for
   StepRecord norm_, layers_;     // kDeciding: what the coordinator was told
   std::optional<Decision> decided_;   // of step step_ - 1, where a coordinator decides
+  std::shared_ptr<const control::TreeWay> way_;
+  std::map<uint32_t, std::pair<uint32_t, std::vector<uint32_t>>> forwards_;   // of the open round, by smallest rank: server, ranks
+  std::vector<int32_t> nesting_;         // as contributors_; empty: no forwards
   Result last_;                  // of round open_ - 1
   std::vector<uint32_t> unanswered_;     // contributors of that round, until it is settled
 };

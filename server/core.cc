@@ -177,6 +177,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
   void OnDown(LinkId link, const absl::Status& reason) override {
     (void)reason;
     peers_.OnDown(link);
+    std::erase_if(closing_, [&](const auto& entry) { return entry.second.first == link; });
     if (links_.erase(link) == 0) return;
     receiver_.LinkDown(link);
     replier_.queue()->LinkDown(link);
@@ -197,7 +198,10 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
   }
 
   void OnSent(LinkId link, uint64_t cookie) override { replier_.queue()->OnSent(link, cookie); }
-  void OnSlotClosed(LinkId link, SlotId slot) override { receiver_.OnSlotClosed(link, slot); }
+  void OnSlotClosed(LinkId link, SlotId slot) override {
+    receiver_.OnSlotClosed(link, slot);
+    closing_.erase(slot);
+  }
   void OnWritable(LinkId link) override { replier_.queue()->OnWritable(link); }
 
   // --- StreamReceiver::Owner
@@ -262,6 +266,8 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
     if (!channel->idle()) buried_.push_back(std::move(channel));
   }
 
+  void KeepUntilClosed(LinkId link, SlotId slot, BlockPtr memory) override { closing_[slot] = {link, std::move(memory)}; }
+
  private:
   static constexpr size_t kMaxRequested = 1024;
   struct LinkState {
@@ -294,6 +300,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
     env.scratch = &scratch_;
     env.exact = &exact_;
     env.receiver = &receiver_;
+    env.endpoint = endpoint_;
     env.observer = options_.observer;
     env.counters = &counters_;
     env.host = this;
@@ -358,15 +365,21 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
         }
         return;
       }
+      case FrameType::kReply:
       case FrameType::kGrant:
       case FrameType::kState:
       case FrameType::kApplied:
       case FrameType::kRetry:
       case FrameType::kError:
-        if (const auto it = jobs_.find(header.job);
-            peer.role == PeerRole::kServer && (header.rank & kReplicaRank) != 0 && it != jobs_.end()) {
-          it->second->OnReplicaAnswer(link, header, payload.bytes());
-          return;
+        if (const auto it = jobs_.find(header.job); peer.role == PeerRole::kServer && it != jobs_.end()) {
+          if ((header.rank & kReplicaRank) != 0 && header.type != FrameType::kReply) {
+            it->second->OnReplicaAnswer(link, header, payload.bytes());
+            return;
+          }
+          if ((header.rank & kReplicaRank) == 0 && (header.rank & kForwardRank) != 0) {
+            it->second->OnForwardAnswer(link, header, payload);
+            return;
+          }
         }
         [[fallthrough]];
       default:
@@ -378,9 +391,11 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
 
   static bool SpeaksForItself(const Hello& peer, const FrameHeader& header) {
     if (peer.role == PeerRole::kServer) {
-      return header.has(transport::kFlagReplica) && header.type != FrameType::kPull && (header.rank & kReplicaRank) != 0;
+      if (header.type == FrameType::kPull || header.has(transport::kFlagReplica) == header.has(transport::kFlagForward)) return false;
+      return header.has(transport::kFlagReplica) ? (header.rank & kReplicaRank) != 0
+                                                 : (header.rank & (kReplicaRank | kForwardRank)) == kForwardRank;
     }
-    return !header.has(transport::kFlagReplica) && peer.job == header.job && peer.index == header.rank;
+    return !header.has(transport::kFlagReplica) && !header.has(transport::kFlagForward) && peer.job == header.job && peer.index == header.rank;
   }
 
   void Settle() {
@@ -398,6 +413,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
   StreamReceiver receiver_;
   Peers peers_;
   std::vector<std::unique_ptr<ReplicaChannel>> buried_;   // before the queue that they are attached to goes
+  std::map<SlotId, std::pair<LinkId, BlockPtr>> closing_;
   std::unordered_map<LinkId, LinkState> links_;
   std::map<uint32_t, std::unique_ptr<Job>> jobs_;
   std::map<uint32_t, uint64_t> ended_;            // job -> uid

@@ -35,10 +35,16 @@ struct ContributionRecord {
   ConstBytes payload;   // as received
 };
 
+// RoundRecord::nesting: the end of a forwarded sum.
+inline constexpr int32_t kNestingEnd = INT32_MIN;
+
 struct RoundRecord {
   uint32_t job, tensor, partition, term;
   uint64_t round;                      // the one that was applied; SSP and ASP: the rank's own round
   std::vector<uint32_t> contributors;  // in the order of reduction (SSP, ASP: one)
+  // Where some came through a tree, how the sum was put together: ranks, and for each forwarded sum -1 - its server, its parts in
+  // their order, kNestingEnd. Empty: contributors were added one by one.
+  std::vector<int32_t> nesting;
   bool skipped = false;
   bool assigned = false;               // a broadcast
   bool backup = false;                 // applied by a copy, from its owner's message
@@ -81,6 +87,9 @@ struct ServerCoreStats {
   uint64_t copies_that_differed = 0;   // from their owners, found by a digest
   uint64_t promoted = 0;          // partitions of which a copy here became the owner's
   uint64_t copied_out = 0;        // bytes of messages for copies that were acknowledged
+  uint64_t forwarded = 0;         // payload of sums that were sent on, in forward mode, and that the owner has answered
+  uint64_t forwards = 0;          // how many of them
+  uint64_t partials_discarded = 0;   // open rounds that were dropped because the tree or the owner changed
   uint64_t copies = 0;            // partitions of other owners of which this lane has a copy
   uint64_t queued_bytes = 0;      // messages for copies that were not acknowledged yet
   std::string waiting_for;        // for people: the oldest open round and whom it waits for

@@ -378,6 +378,12 @@ void Daemon::AddMetrics() {
                    static_cast<double>(stats.cpu_us) / 1e6, labels);
       counter("sluice_server_refused_peers_total", "Connections refused before they said who they are", "connections",
               stats.refused_peers);
+      counter("sluice_server_forwarded_bytes_total", "Sums of several workers' pushes that were sent on (aggregation trees)", "bytes",
+              stats.core.forwarded);
+      counter("sluice_server_forwards_total", "Sums of several workers' pushes that were sent on and answered", "sums",
+              stats.core.forwards);
+      counter("sluice_server_partials_discarded_total", "Open rounds of partitions that were dropped, and sent again, because the "
+              "aggregation tree or the owner changed", "rounds", stats.core.partials_discarded);
       counter("sluice_server_copy_bytes_out_total", "Acknowledged by copies of what this server owns", "bytes",
               stats.core.copied_out);
       counter("sluice_server_promoted_total", "Partitions whose copy here became the owner's", "partitions",

@@ -10,6 +10,7 @@
 #include "base/stream_copy.h"
 #include "server/async_partition.h"
 #include "server/bsp_partition.h"
+#include "server/math/exact_wire.h"
 #include "server/sparse_sum.h"
 
 namespace sluice::server {
@@ -35,7 +36,27 @@ DensePartition::DensePartition(PartitionShape shape, std::unique_ptr<compression
     : Partition(std::move(shape), job), reply_codec_(std::move(reply_codec)), values_(std::move(values)) {}
 
 absl::Status DensePartition::CheckPush(const FrameHeader& push, uint64_t max_message_bytes) const {
-  const PartitionShape& shape = shape_;
+  return push.has(transport::kFlagForward)
+             ? CheckForward(shape_, static_cast<uint32_t>(seats_.size()), semantics().order, push, max_message_bytes)
+             : CheckDensePush(shape_, push, max_message_bytes);
+}
+
+absl::Status CheckForward(const PartitionShape& shape, uint32_t workers, proto::Order order, const FrameHeader& push,
+                          uint64_t max_message_bytes) {
+  const uint64_t body = order == proto::ORDER_EXACT ? MaxExactWireBytes(shape.elements) : shape.elements * sizeof(float);
+  const uint64_t most = std::min<uint64_t>(ForwardHeadBytes(workers) + std::max<uint64_t>(body, shape.elements * sizeof(float)),
+                                           max_message_bytes);
+  if (push.tensor == shape.tensor && push.elements == shape.elements && push.codec == 0 && push.total_bytes <= most &&
+      push.total_bytes >= ForwardHeadBytes(workers)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "server ", push.rank & ~kForwardRank, " forwards ", push.total_bytes, " bytes of ", push.elements, " elements in codec ", push.codec,
+      " to tensor '", shape.name, "' partition ", shape.position, " (job-wide ", shape.partition, "), which has ", shape.elements,
+      ": ", ForwardHeadBytes(workers), " to ", most, " bytes are possible"));
+}
+
+absl::Status CheckDensePush(const PartitionShape& shape, const FrameHeader& push, uint64_t max_message_bytes) {
   const auto refuse = [&](std::string what) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", push.rank, " pushes to tensor '", shape.name,
                                                    "' partition ", shape.position, " (job-wide ", shape.partition, ") ",
@@ -62,7 +83,7 @@ absl::Status DensePartition::CheckPush(const FrameHeader& push, uint64_t max_mes
 }
 
 void DensePartition::SendResult(uint32_t rank, const Result& result) {
-  Seat& seat = seats_[rank];
+  Seat& seat = SeatOf(rank);
   if (seat.link == 0) return;   // it asks again when it is back, and gets the answer then
   job_->replier->Cancel(seat.reply_key);
   seat.reply_key = 0;

@@ -12,6 +12,12 @@
 
 namespace sluice::server {
 
+// Step 2d of docs/wire.md, "A push, step by step".
+absl::Status CheckDensePush(const PartitionShape& shape, const transport::FrameHeader& push, uint64_t max_message_bytes);
+// The same of a forward.
+absl::Status CheckForward(const PartitionShape& shape, uint32_t workers, proto::Order order, const transport::FrameHeader& push,
+                          uint64_t max_message_bytes);
+
 class DensePartition : public Partition {
  public:
   // By the job's mode. reply_codec: with REPLY_CHANGE; null = replies are whole values.

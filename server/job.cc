@@ -33,6 +33,19 @@ Job::Job(uint32_t number, uint64_t uid, const JobEnvironment& environment)
                     .fill_bytes_per_s = environment.fill_bytes_per_s,
                     // What this server takes, the others take: they are configured alike.
                     .piece_bytes = std::min<size_t>(8 << 20, environment.max_message_bytes)}),
+      forwarding_({.context = &context_,
+                   .endpoint = environment.endpoint,
+                   .lane = environment.lane,
+                   .incarnation = environment.incarnation,
+                   .max_message_bytes = environment.max_message_bytes,
+                   .request_plan = [this] { env_.host->RequestPlan(number_); },
+                   .make_channel = [this] { return env_.host->MakeChannel(); },
+                   .bury = [this](std::unique_ptr<ReplicaChannel> channel) { env_.host->Bury(std::move(channel)); },
+                   .link = [this](const proto::Address& address) { return env_.host->PeerLink(address); },
+                   .forget = [this](uint32_t partition) { env_.receiver->ForgetPartition(partition, number_); },
+                   .closing = [this](LinkId link, transport::SlotId slot, BlockPtr memory) {
+                     env_.host->KeepUntilClosed(link, slot, std::move(memory));
+                   }}),
       verdicts_(environment.clock, environment.resend,
                 [this](uint64_t step, uint32_t phase, const std::vector<StepRecord>& records) {
                   SendRecords(step, phase, records);
@@ -59,6 +72,7 @@ void Job::Retire() {
     if (partitions_[p] != nullptr) env_.receiver->ForgetPartition(p, number_);
   }
   replication_.Retire();
+  forwarding_.Retire();
 }
 
 Partition* Job::Find(uint32_t partition) const {
@@ -99,25 +113,8 @@ bool Job::Recognise(LinkId link, const FrameHeader& request, Partition** partiti
                             older ? copy->second.term : 0);
     return false;
   }
-  if (request.rank >= context_.workers.size()) {
-    env_.host->EndLink(link, request,
-                       absl::InvalidArgumentError(absl::StrCat("rank ", request.rank, " in a job of ",
-                                                               context_.workers.size(), " workers")));
-    return false;
-  }
-  const WorkerView& worker = context_.workers[request.rank];
-  if (request.incarnation < worker.incarnation) {                                                    // b
-    env_.replier->SendError(
-        link, request,
-        absl::AbortedError(absl::StrCat("rank ", request.rank, " was taken over by incarnation ", worker.incarnation,
-                                        " (", worker.address, "); this is incarnation ", request.incarnation)));
-    return false;
-  }
-  if (request.incarnation > worker.incarnation) {
-    env_.host->RequestPlan(number_);
-    env_.replier->SendRetry(link, request, RetryReason::kIncarnation, (*partition)->term());
-    return false;
-  }
+  const bool forward = request.has(transport::kFlagForward);
+  if (forward ? !KnowsForwarder(link, request, (*partition)->term()) : !KnowsLife(link, request, (*partition)->term())) return false;   // b
   const uint32_t term = (*partition)->term();
   if (request.term != term) {                                                                        // c
     const bool older = request.term < term;
@@ -125,11 +122,22 @@ bool Job::Recognise(LinkId link, const FrameHeader& request, Partition** partiti
     env_.replier->SendRetry(link, request, older ? RetryReason::kTerm : RetryReason::kPlan, term);
     return false;
   }
-  return true;
+  if (request.type == FrameType::kPull) return true;
+  if (!IsOfThisWay(link, request, (*partition)->stamp(), term)) return false;
+  if (!forward) return true;
+  const control::TreeWay::Node* node = (*partition)->way() == nullptr ? nullptr : (*partition)->way()->Find(request.rank & ~kForwardRank);
+  if (node != nullptr && node->parent == -1) return true;
+  env_.host->EndLink(link, request,
+                     absl::InvalidArgumentError(absl::StrCat("server ", request.rank & ~kForwardRank, " forwards to partition ",
+                                                             request.partition, ", and the plan's tree does not let it")));
+  return false;
 }
 
 Admission Job::Admit(LinkId link, const FrameHeader& push) {
   if (push.has(transport::kFlagReplica)) return AdmitReplica(link, push);
+  if (ForwardedPartition* forwarded = FindForwarded(push.partition); forwarded != nullptr) {
+    return AdmitForwarded(link, push, forwarded);
+  }
   Partition* partition = nullptr;
   if (!Recognise(link, push, &partition)) {
     ++env_.counters->refused;
@@ -143,14 +151,16 @@ Admission Job::Admit(LinkId link, const FrameHeader& push) {
     env_.host->EndLink(link, push, status);
     return Admission::kAnswered;
   }
-  partition->Named(push.rank, push.round, /*by_name=*/false);
+  if (!push.has(transport::kFlagForward)) partition->Named(push.rank, push.round, /*by_name=*/false);
   return partition->Admit(link, push);
 }
 
 bool Job::Urgent(const FrameHeader& push) const {
   if (push.has(transport::kFlagReplica)) return true;   // an owner and all its workers wait for it; taken on arrival
+  if (const ForwardedPartition* forwarded = FindForwarded(push.partition); forwarded != nullptr) return forwarded->Urgent(push);
   const Partition* partition = Find(push.partition);
-  return partition != nullptr && push.rank < context_.workers.size() && partition->Urgent(push);
+  const bool known = push.has(transport::kFlagForward) || push.rank < context_.workers.size();
+  return partition != nullptr && known && partition->Urgent(push);
 }
 
 absl::Status Job::Contribute(LinkId link, const FrameHeader& push, transport::Payload payload) {
@@ -158,10 +168,13 @@ absl::Status Job::Contribute(LinkId link, const FrameHeader& push, transport::Pa
     CountIn(push.partition, payload.bytes().size());
     return TakeReplica(link, push, payload.bytes());
   }
+  if (ForwardedPartition* forwarded = FindForwarded(push.partition); forwarded != nullptr) {
+    return ContributeForwarded(link, push, std::move(payload), forwarded);
+  }
   Partition* partition = nullptr;
   if (!Recognise(link, push, &partition)) return absl::OkStatus();
   CountIn(push.partition, payload.bytes().size());
-  partition->Named(push.rank, push.round, /*by_name=*/false);
+  if (!push.has(transport::kFlagForward)) partition->Named(push.rank, push.round, /*by_name=*/false);
   return partition->Contribute(link, push, std::move(payload));
 }
 
@@ -186,6 +199,7 @@ void Job::LinkDown(LinkId link) {
   }
   if (coordinator_ != nullptr) coordinator_->Forget(link);
   replication_.LinkDown(link);
+  forwarding_.LinkDown(link);
 }
 
 void Job::Report(proto::Heartbeat* heartbeat) const {
@@ -217,6 +231,9 @@ std::string Job::WaitingFor() const {
   }
   if (const std::string copies = replication_.WaitingFor(); !copies.empty()) {
     absl::StrAppend(&text, text.empty() ? "" : "; ", copies);
+  }
+  if (const std::string forwards = forwarding_.WaitingFor(); !forwards.empty()) {
+    absl::StrAppend(&text, text.empty() ? "" : "; ", forwards);
   }
   if (coordinator_ != nullptr && !coordinator_->WaitingFor().empty()) {
     absl::StrAppend(&text, text.empty() ? "" : "; ", "coordinator: ", coordinator_->WaitingFor());
@@ -303,6 +320,7 @@ void Job::OnPeerUp(LinkId link) {
     verdicts_.OnCoordinatorUp();
   }
   replication_.OnPeerUp();
+  forwarding_.OnPeerUp();
 }
 
 void Job::OnPartial(LinkId link, const FrameHeader& partial, ConstBytes payload) {
@@ -366,6 +384,7 @@ void Job::TakeVerdict(uint64_t step, uint32_t phase, const Verdict& verdict) {
 void Job::OnTick() {
   verdicts_.OnTick();
   replication_.OnTick();
+  forwarding_.OnTick();
   if (context_.semantics == nullptr || context_.semantics->round_deadline == 0) return;
   for (const auto& partition : partitions_) {
     if (partition != nullptr && partition->owner()) partition->OnTick();

@@ -21,6 +21,7 @@
 #include "proto/control.pb.h"
 #include "proto/plan.pb.h"
 #include "server/coordinator.h"
+#include "server/forward/forwarding.h"
 #include "server/partition.h"
 #include "server/replication.h"
 #include "server/round_reducer.h"
@@ -41,6 +42,8 @@ class JobHost {
   virtual transport::LinkId PeerLink(const proto::Address& address) = 0;
   virtual std::unique_ptr<ReplicaChannel> MakeChannel() = 0;
   virtual void Bury(std::unique_ptr<ReplicaChannel> channel) = 0;   // closed: kept until it is idle
+  // A slot is being closed while its peer writes there: its memory is kept until that is over.
+  virtual void KeepUntilClosed(transport::LinkId link, transport::SlotId slot, BlockPtr memory) = 0;
 };
 
 struct JobEnvironment {
@@ -58,6 +61,7 @@ struct JobEnvironment {
   BlockPool* scratch = nullptr;
   ExactPool* exact = nullptr;
   transport::StreamReceiver* receiver = nullptr;
+  transport::Endpoint* endpoint = nullptr;
   ServerObserver* observer = nullptr;
   ServerCoreStats* counters = nullptr;
   JobHost* host = nullptr;
@@ -97,6 +101,8 @@ class Job {
   void OnVerdict(const FrameHeader& header, ConstBytes payload);
   // GRANT, STATE, APPLIED, RETRY, ERROR of a backup.
   void OnReplicaAnswer(LinkId link, const FrameHeader& header, ConstBytes payload);
+  // GRANT, STATE, REPLY, APPLIED, RETRY, ERROR of the parent of what is forwarded here.
+  void OnForwardAnswer(LinkId link, const FrameHeader& header, const transport::Payload& payload);
   void OnPeerUp(LinkId link);
   void LinkDown(LinkId link);
   void OnTick();
@@ -119,6 +125,10 @@ class Job {
   Partition* Find(uint32_t partition) const;
   // Steps a to c. False: answered.
   bool Recognise(LinkId link, const FrameHeader& request, Partition** partition);
+  // Parts of them. False: answered.
+  bool KnowsLife(LinkId link, const FrameHeader& request, uint32_t term);
+  bool KnowsForwarder(LinkId link, const FrameHeader& push, uint32_t term);
+  bool IsOfThisWay(LinkId link, const FrameHeader& push, uint64_t stamp, uint32_t term);
   void Fail(const absl::Status& why);
   void CountIn(uint32_t partition, size_t bytes);
 
@@ -133,6 +143,13 @@ class Job {
   absl::StatusOr<std::unique_ptr<Partition>> MakeSegment(const proto::TensorInfo& tensor, PartitionShape shape);
   void DropPartition(uint32_t index);
   void Resubmit();                        // to a coordinator that is another
+
+  // What this lane forwards (job_forward.cc).
+  bool RecogniseMember(LinkId link, const FrameHeader& push, const ForwardedPartition& partition);
+  transport::StreamReceiver::Admission AdmitForwarded(LinkId link, const FrameHeader& push, ForwardedPartition* partition);
+  absl::Status ContributeForwarded(LinkId link, const FrameHeader& push, transport::Payload payload,
+                                   ForwardedPartition* partition);
+  ForwardedPartition* FindForwarded(uint32_t partition) const { return forwarding_.Find(partition); }
 
   // The backup's half of docs/replication.md: one for each partition of which this lane has a copy.
   struct Incoming {
@@ -176,6 +193,7 @@ class Job {
   std::vector<Traffic> traffic_;                        // by partition
   std::map<uint32_t, Incoming> incoming_;               // by partition
   Replication replication_;
+  Forwarding forwarding_;
   std::optional<proto::Plan> plan_;                     // the newest, for copies that are made anew
   size_t servers_ = 1;
   std::vector<proto::TensorKind> tensor_kinds_;         // by tensor

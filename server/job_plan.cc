@@ -36,6 +36,7 @@ absl::Status Job::TakePlan(const proto::Plan& plan) {
   for (const auto& partition : partitions_) {
     if (partition != nullptr) partition->MembershipChanged();
   }
+  forwarding_.MembershipChanged();
   return absl::OkStatus();
 }
 
@@ -81,6 +82,8 @@ absl::Status Job::TakePartitions(const proto::Plan& plan) {
     if (shard.shard() >= shards.size()) shards.resize(shard.shard() + 1, nullptr);
     shards[shard.shard()] = &shard;
   }
+  std::vector<std::shared_ptr<const control::TreeWay>> ways;   // by shard
+  for (const proto::ShardInfo* shard : shards) ways.push_back(shard == nullptr ? nullptr : control::WayOf(plan, *shard));
   std::map<uint32_t, Replication::Owned> owned;   // by shard
   std::set<uint32_t> kept;
   for (const proto::TensorInfo& tensor : plan.tensors()) {
@@ -122,6 +125,7 @@ absl::Status Job::TakePartitions(const proto::Plan& plan) {
       }
       if (owns) {
         Own(index, shard.term());
+        if (!tensor.spec().has_table() && partitions_[index]->SetWay(ways[number])) env_.receiver->ForgetPartition(index, number_);
         owned[number].partitions.push_back(partitions_[index].get());
       } else {
         TakeCopy(shard, *backup, index);
@@ -140,7 +144,8 @@ absl::Status Job::TakePartitions(const proto::Plan& plan) {
     list.push_back(std::move(one));
   }
   replication_.Update(server_index_, plan, list);
-  return absl::OkStatus();
+  if (!known) return absl::OkStatus();
+  return forwarding_.Update(plan, shards, ways, server_index_);
 }
 
 void Job::Own(uint32_t index, uint32_t term) {

@@ -121,8 +121,15 @@ void Partition::ReportRound(uint64_t round, proto::PartitionState* state) const 
   state->set_contributed(std::move(bitmap));
 }
 
+const Partition::Seat& Partition::SeatOf(uint32_t rank) const {
+  static const Seat kNobody;
+  if ((rank & kForwardRank) == 0) return seats_[rank];
+  const auto it = forwarders_.find(rank);
+  return it == forwarders_.end() ? kNobody : it->second;
+}
+
 bool Partition::TakeSeat(LinkId link, const FrameHeader& push) {
-  Seat& seat = seats_[push.rank];
+  Seat& seat = SeatOf(push.rank);
   if (seat.round == push.round && seat.incarnation == push.incarnation && push.attempt < seat.attempt) return false;
   seat.link = link;
   seat.slot = push.reply_slot;
@@ -138,7 +145,7 @@ bool Partition::UnderWay(const Seat& seat, LinkId link, SlotId slot) const {
 }
 
 FrameHeader Partition::AnswerHeader(uint32_t rank, uint64_t round, uint16_t flags) const {
-  const Seat& seat = seats_[rank];
+  const Seat& seat = SeatOf(rank);
   FrameHeader header;
   header.flags = flags;
   header.job = job_->job;
@@ -156,6 +163,9 @@ FrameHeader Partition::AnswerHeader(uint32_t rank, uint64_t round, uint16_t flag
 
 void Partition::LinkDown(LinkId link) {
   for (Seat& seat : seats_) {
+    if (seat.link == link) seat.link = 0;
+  }
+  for (auto& [server, seat] : forwarders_) {
     if (seat.link == link) seat.link = 0;
   }
 }

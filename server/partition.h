@@ -17,6 +17,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,6 +31,8 @@
 #include "server/reply.h"
 #include "server/semantics.h"
 #include "server/step_messages.h"
+#include "server/forward/forward_message.h"
+#include "transport/control/tree_way.h"
 #include "transport/stream/stream_receiver.h"
 
 namespace sluice::server {
@@ -96,6 +99,14 @@ class Partition {
   // This rank takes part from this round on, if it is one that joins and has not said so yet. by_name: or has said so, and
   // has not begun; then a later round takes the place of the one that it named. Before Admit and Pull.
   void Named(uint32_t rank, uint64_t round, bool by_name);
+  // Whether its pushes come through a tree, and which (null: none). True: it is another one, and what the open round had is
+  // forgotten unless it is summed already. Everybody sends again.
+  virtual bool SetWay(std::shared_ptr<const control::TreeWay> way) {
+    (void)way;
+    return false;
+  }
+  virtual const control::TreeWay* way() const { return nullptr; }
+  uint64_t stamp() const { return way() == nullptr ? 0 : way()->stamp; }
   virtual void OnTick() {}                // where rounds have a deadline
   virtual void OnVerdict(uint64_t step, uint32_t phase, const Verdict& verdict) { (void)step, (void)phase, (void)verdict; }
   virtual void Report(proto::PartitionState* state) const = 0;
@@ -135,6 +146,7 @@ class Partition {
     transport::SlotId slot = 0;
     uint64_t round = 0;            // that link, slot and attempt are for
     uint64_t contributed = 0;      // 1 + the last round that this rank contributed to
+    uint64_t before = 0;           // the same before that round
     uint16_t verdict = 0;          // flags of that round's verdict: BSP
     uint64_t reply_key = 0;        // of a reply that may still be under way
     uint64_t value_key = 0;        // of a VALUE
@@ -193,6 +205,9 @@ class Partition {
   bool BecomesOverdue();                  // its deadline has passed, and that is news
   // BSP: this round and who has contributed to it.
   void ReportRound(uint64_t round, proto::PartitionState* state) const;
+  // Of a rank, or of a server that forwards (kForwardRank).
+  Seat& SeatOf(uint32_t rank) { return (rank & kForwardRank) == 0 ? seats_[rank] : forwarders_[rank]; }
+  const Seat& SeatOf(uint32_t rank) const;
   // Takes the answer's address from an ANNOUNCE or PUSH. False: it is of an older attempt or life, ignore it.
   bool TakeSeat(LinkId link, const FrameHeader& push);
   // Of the answer to this rank's last push: everything but type, codec and payload.
@@ -208,6 +223,7 @@ class Partition {
   const PartitionShape shape_;
   JobContext* const job_;
   std::vector<Seat> seats_;            // by rank
+  std::map<uint32_t, Seat> forwarders_;   // by FrameHeader.rank, of the present way
   uint64_t applied_rounds_ = 0;
 
  private:

@@ -1,4 +1,4 @@
-// One lane of another server as the place of copies: brings it one message at a time for each partition, over whatever
+// One lane of another server as the place of copies, or as the parent in an aggregation tree: brings it one message at a time for each partition, over whatever
 // link there is, until it is acknowledged (transport/stream). Keeps the messages' memory until the transport has let go of it,
 // so a channel that is closed must live until idle().
 #pragma once
@@ -29,12 +29,14 @@ class ReplicaChannel {
   }
   bool Finish(uint32_t partition, uint64_t number) { return sender_.Finish(partition, number); }
   void Abandon(uint32_t partition) { sender_.Abandon(partition); }
-  // Sends it again, now: after RETRY.
-  void Again(uint32_t partition) {
+  // Sends it again, now: after RETRY. slot: for the answer (forwards alone have answers with a payload).
+  void Again(uint32_t partition, transport::SlotId slot = 0) {
     if (!sender_.active(partition)) return;
     const transport::FrameHeader& header = headers_[partition];
-    sender_.Route(partition, link_, header.term, header.incarnation, 0);
+    sender_.Route(partition, link_, header.term, header.incarnation, slot);
   }
+  // Another link from now on. What is under way goes there by Again.
+  void SetLink(transport::LinkId link) { link_ = link; }
 
   void LinkUp(transport::LinkId link) {
     link_ = link;

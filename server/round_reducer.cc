@@ -33,15 +33,23 @@ void ExactPool::Put(std::unique_ptr<RoundSum> sum) {
 }
 
 absl::Status RoundReducer::Add(uint32_t rank, const compression::Codec* codec, transport::Payload payload,
-                               uint32_t floor, bool last) {
-  if (order_ != proto::ORDER_RANK) return Consume(rank, Held{codec, std::move(payload)}, last);
-  held_.emplace(rank, Held{codec, std::move(payload)});
+                               uint32_t floor, bool last, uint32_t ranks) {
+  if (order_ != proto::ORDER_RANK) return Consume(rank, Held{codec, std::move(payload), ranks}, last);
+  held_.emplace(rank, Held{codec, std::move(payload), ranks});
   while (!held_.empty() && held_.begin()->first < floor) {
     const uint32_t next = held_.begin()->first;
     Held held = std::move(held_.begin()->second);
     held_.erase(held_.begin());
     SLUICE_RETURN_IF_ERROR(Consume(next, std::move(held), last && held_.empty()));
   }
+  return absl::OkStatus();
+}
+
+absl::Status RoundReducer::AddBins(uint32_t rank, ConstBytes bins, uint32_t ranks) {
+  if (exact_ == nullptr) exact_ = exact_pool_->Get(elements_);
+  SLUICE_RETURN_IF_ERROR(exact_->MergeBins(bins, ranks));
+  added_.push_back(rank);
+  contributors_ += ranks;
   return absl::OkStatus();
 }
 
@@ -57,6 +65,7 @@ absl::Status RoundReducer::Raise(uint32_t floor) {
 
 absl::Status RoundReducer::Consume(uint32_t rank, Held held, bool last) {
   added_.push_back(rank);
+  contributors_ += held.ranks;
   if (held.codec == nullptr) return absl::OkStatus();
   if (order_ == proto::ORDER_EXACT) {
     if (exact_ == nullptr) exact_ = exact_pool_->Get(elements_);
@@ -82,8 +91,8 @@ absl::Status RoundReducer::Consume(uint32_t rank, Held held, bool last) {
 absl::Status RoundReducer::AddPlain(const Held& held, bool first, bool last) {
   const std::span<float> sum = sum_->values();
   const ConstBytes bytes = held.payload.bytes();
-  const bool divide = last && reduction_ == proto::REDUCTION_MEAN && added_.size() > 1;
-  const auto by = static_cast<float>(added_.size());
+  const bool divide = last && reduction_ == proto::REDUCTION_MEAN && contributors_ > 1;
+  const auto by = static_cast<float>(contributors_);
   finished_ = last;
   if (const Held lent = std::exchange(lent_, {}); lent.codec != nullptr) {
     finite_ = divide ? MeanOfBytes(lent.payload.bytes(), bytes, by, sum) : AddBytes(lent.payload.bytes(), bytes, sum);
@@ -100,7 +109,7 @@ absl::Status RoundReducer::AddPlain(const Held& held, bool first, bool last) {
 }
 
 absl::StatusOr<Reduced> RoundReducer::Finish() {
-  const uint32_t contributors = std::max<uint32_t>(1, static_cast<uint32_t>(added_.size()));
+  const uint32_t contributors = std::max<uint32_t>(1, contributors_);
   Reduced reduced;
   if (const Held lent = std::exchange(lent_, {}); lent.codec != nullptr) {   // the others had nothing to add
     SLUICE_ASSIGN_OR_RETURN(sum_, blocks_->Get(elements_));
@@ -132,6 +141,7 @@ void RoundReducer::Discard() {
   if (exact_ != nullptr) exact_pool_->Put(std::move(exact_));
   exact_.reset();
   added_.clear();
+  contributors_ = 0;
   finished_ = false;
   finite_ = true;
 }

@@ -9,6 +9,8 @@
 // fast   Added on arrival.
 // With rank and fast the first contribution is assigned, not added to zeros (server/math/reduce.h): the sum grows in the
 // block that becomes the aggregate, without a copy. Memory is held only while a round is open.
+// A forward (docs/wire.md, "A push through a tree") is the sum of several ranks' contributions: added as one, at the place of its
+// smallest rank; with order exact its bins are merged. At an aggregator the reducer makes such sums itself.
 // What is plain fp32 is taken in pieces that stay in the cache, the same bits with fewer passes over memory: the last
 // contribution is added, divided and checked in one; and a first one that the sender lends (shared memory) waits for the
 // second, so that their sum is written without a copy of the first.
@@ -54,12 +56,19 @@ class RoundReducer {
 
   // A validated contribution; codec null: its presence only. `floor`: all ranks below it have contributed (this one
   // included), or are not waited for. `last`: Finish follows before anything else.
-  absl::Status Add(uint32_t rank, const compression::Codec* codec, transport::Payload payload, uint32_t floor, bool last);
+  // ranks: of how many it is the sum; `rank` is the smallest of them then.
+  absl::Status Add(uint32_t rank, const compression::Codec* codec, transport::Payload payload, uint32_t floor, bool last,
+                   uint32_t ranks = 1);
+  // Order exact: bins of so many contributions. INVALID_ARGUMENT: they are none, and nothing has changed.
+  absl::Status AddBins(uint32_t rank, ConstBytes bins, uint32_t ranks);
   // Membership changed: ranks below `floor` are not waited for any more.
   absl::Status Raise(uint32_t floor);
 
   // In the order of reduction so far (exact: of arrival, which does not matter).
   const std::vector<uint32_t>& added() const { return added_; }
+
+  // Order exact: what was added, in the form of AddBins; null if no values were.
+  const ExactSum* bins() { return exact_ == nullptr ? nullptr : &exact_->exact_sum(); }
 
   // The sum or mean of what was added (zeros if nothing was). Ends the round: memory goes back, nothing is added.
   absl::StatusOr<Reduced> Finish();
@@ -69,6 +78,7 @@ class RoundReducer {
   struct Held {
     const compression::Codec* codec = nullptr;
     transport::Payload payload;
+    uint32_t ranks = 1;
   };
   absl::Status Consume(uint32_t rank, Held held, bool last);
   absl::Status AddPlain(const Held& held, bool first, bool last);
@@ -86,6 +96,7 @@ class RoundReducer {
   bool finished_ = false;             // AddPlain has divided and checked the sum,
   bool finite_ = true;                // and found this
   std::vector<uint32_t> added_;
+  uint32_t contributors_ = 0;         // ranks that what was added is the sum of
 };
 
 }  // namespace sluice::server

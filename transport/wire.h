@@ -55,10 +55,11 @@ inline constexpr uint16_t kFlagAdmit = 1 << 7;      // pull: I (re)join; kValue 
 inline constexpr uint16_t kFlagChange = 1 << 8;     // reply: payload is a change to add to the replica
 inline constexpr uint16_t kFlagContributed = 1 << 9;  // value: this rank has contributed to round `round` already
 inline constexpr uint16_t kFlagReplica = 1 << 10;      // push, announce: an owner's message to a backup (docs/replication.md)
+inline constexpr uint16_t kFlagForward = 1 << 12;     // push, announce: the sum of several ranks' (docs/wire.md, "A push through a tree")
 inline constexpr uint16_t kFlagMore = 1 << 11;         // with REPLICA: the message goes on with the stream's next number
 
 enum class PushState : uint32_t { kQueued = 1, kReceived = 2 };
-enum class RetryReason : uint32_t { kTerm = 1, kPlan = 2, kBusy = 3, kIncarnation = 4 };
+enum class RetryReason : uint32_t { kTerm = 1, kPlan = 2, kBusy = 3, kIncarnation = 4, kDirect = 5 };
 
 struct FrameHeader {
   FrameType type = FrameType::kPing;

@@ -38,6 +38,15 @@ class ExactSum {
   void Round(std::span<float> out) const;    // requires size() values
 
   size_t size() const { return top_.size(); }
+  // What it consists of, for whoever writes and reads it: server/math/exact_wire.h.
+  std::span<const int64_t> below() const { return below_; }
+  std::span<const int64_t> home() const { return home_; }
+  std::span<const int64_t> above() const { return above_; }
+  std::span<const int32_t> top() const { return top_; }
+  std::span<int64_t> below() { return below_; }
+  std::span<int64_t> home() { return home_; }
+  std::span<int64_t> above() { return above_; }
+  std::span<int32_t> top() { return top_; }
   size_t MemoryBytes() const;
 
  private:

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/status_macros.h"
+#include "server/math/exact_wire.h"
 
 namespace sluice::server {
 
@@ -51,6 +52,12 @@ void RoundSum::Merge(const RoundSum& other) {
     AddValues(other.sum_);
     added_ += other.added_ - 1;
   }
+}
+
+absl::Status RoundSum::MergeBins(ConstBytes wire, uint64_t contributions) {
+  SLUICE_RETURN_IF_ERROR(MergeExact(wire, contributions, &StartExact()));
+  added_ += contributions;
+  return absl::OkStatus();
 }
 
 void RoundSum::Finish(proto::Reduction reduction, uint32_t contributors, std::span<float> out) const {

@@ -32,6 +32,11 @@ class RoundSum {
   // contribution, whose own order was fixed below.
   void Merge(const RoundSum& other);
 
+  // Order exact: the bins of what was added, and those of another sum (server/math/exact_wire.h) of `contributions` contributions.
+  // Bins of nothing if nothing was added.
+  const ExactSum& exact_sum() { return StartExact(); }
+  absl::Status MergeBins(ConstBytes wire, uint64_t contributions);
+
   // The sum, or with REDUCTION_MEAN the mean over `contributors` (> 0; empty contributions count, though nothing was
   // added for them). Zeros if nothing was added. The sum stays as it is.
   void Finish(proto::Reduction reduction, uint32_t contributors, std::span<float> out) const;
