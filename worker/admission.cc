@@ -164,6 +164,7 @@ absl::Status Admission::Make(const proto::TensorInfo& info, Request& request) {
       tensor->row_residual = std::make_shared<RowResidual>(rows.dim(), rows.residual_rows());
     }
   }
+  std::map<uint32_t, std::shared_ptr<const control::TreeWay>> ways;   // by shard
   for (int i = 0; i < info.partition_elements_size(); ++i) {
     Partition::Shape shape;
     shape.tensor = info.tensor();
@@ -174,8 +175,9 @@ absl::Status Admission::Make(const proto::TensorInfo& info, Request& request) {
     tensor->elements += shape.elements;
     tensor->partitions.push_back(
         std::make_unique<Partition>(shape, tensor->codecs.get(), residual, tensor->reply_codec.get(), env_.partitions));
-    const proto::ShardInfo& shard = plan_.shards(static_cast<int>(info.partition_shard(i)));
-    tensor->partitions.back()->SetOwner({shard.server(), shard.lane()}, shard.term());
+    const uint32_t shard = info.partition_shard(i);
+    if (!table && !ways.contains(shard)) ways[shard] = control::WayOf(plan_, plan_.shards(static_cast<int>(shard)));
+    tensor->partitions.back()->SetRoute(RouteOf(plan_.shards(static_cast<int>(shard)), ways[shard].get(), env_.partitions->rank));
     queue_.emplace_back(tensor->partitions.back().get(), request.number);
     ++request.unfinished;
   }

@@ -71,10 +71,10 @@ CoreImpl::CoreImpl(WorkerCoreOptions options, transport::Endpoint* endpoint, con
       ops_({.clock = clock,
             .stats = &stats_,
             .partitions = &env_,
-            .link = [this](const Partition& partition) { return LinkFor(partition); },
+            .link = [this](const Partition& partition, bool push) { return LinkFor(partition, push); },
             .fail = [this](absl::Status status) { Fail(std::move(status)); }}),
       row_pulls_({.partitions = &env_,
-                  .link = [this](const Partition& partition) { return LinkFor(partition); },
+                  .link = [this](const Partition& partition) { return LinkFor(partition, /*push=*/false); },
                   .find = [this](uint32_t table) { return ops_.Find(table); },
                   .describe = [this](const Partition& partition) { return DescribePartition(partition); }}),
       collectives_(endpoint, &queue_, clock,
@@ -88,7 +88,7 @@ CoreImpl::CoreImpl(WorkerCoreOptions options, transport::Endpoint* endpoint, con
                   .member = &member_,
                   .ops = &ops_,
                   .partitions = &env_,
-                  .link = [this](const Partition& partition) { return LinkFor(partition); },
+                  .link = [this](const Partition& partition) { return LinkFor(partition, /*push=*/false); },
                   .made = [this](TensorState& tensor) { Index(tensor); },
                   .describe = [this](const Partition& partition) { return DescribePartition(partition); }}) {
   endpoint_->SetHandler(this);
@@ -191,13 +191,16 @@ void CoreImpl::UpdateOwners(const proto::Plan& plan) {
   uint32_t max_term = 0;
   for (const proto::ShardInfo& shard : plan.shards()) max_term = std::max(max_term, shard.term());
   member_.set_max_term(max_term);
+  std::vector<std::shared_ptr<const control::TreeWay>> ways;
+  for (const proto::ShardInfo& shard : plan.shards()) ways.push_back(control::WayOf(plan, shard));
   for (const proto::TensorInfo& tensor : plan.tensors()) {
     for (int i = 0; i < tensor.partition_shard_size(); ++i) {
       const size_t index = tensor.first_partition() + static_cast<size_t>(i);
       if (index >= partitions_.size()) return;
       if (partitions_[index] == nullptr) continue;
-      const proto::ShardInfo& shard = plan.shards(static_cast<int>(tensor.partition_shard(i)));
-      if (partitions_[index]->SetOwner({shard.server(), shard.lane()}, shard.term())) Reroute(partitions_[index]);
+      const uint32_t shard = tensor.partition_shard(i);
+      const Route route = RouteOf(plan.shards(static_cast<int>(shard)), tensor.spec().has_table() ? nullptr : ways[shard].get(), env_.rank);
+      if (partitions_[index]->SetRoute(route)) Reroute(partitions_[index]);
     }
   }
 }

@@ -95,8 +95,9 @@ class CoreImpl final : public WorkerCore {
   void OnError(const transport::FrameHeader& header, const transport::Payload& payload);
   void Reroute(Partition* partition);
   void RetryDue();
-  transport::LinkId LinkFor(const Partition& partition) {
-    return links_.Pick(partition.lane(), partition.shape().index);
+  transport::LinkId LinkFor(const Partition& partition) { return links_.Pick(partition.target(), partition.shape().index); }
+  transport::LinkId LinkFor(const Partition& partition, bool push) {
+    return links_.Pick(partition.target(push), partition.shape().index);
   }
   Partition* FindPartition(const transport::FrameHeader& header) const;
   std::string DescribePartition(const Partition& partition) const;

@@ -39,7 +39,7 @@ void CoreImpl::OnUp(LinkId link, const transport::Hello& peer) {
     return;
   }
   for (Partition* partition : partitions_) {
-    if (partition != nullptr && partition->lane() == *lane && partition->link() == 0) Reroute(partition);
+    if (partition != nullptr && partition->target() == *lane && partition->link() == 0) Reroute(partition);
   }
 }
 
@@ -135,6 +135,11 @@ void CoreImpl::OnRetry(const FrameHeader& header) {
     member_.RequestPlan();  // OnPlan routes it, if it has moved
   }
   if (row_pull) return;
+  if (reason == transport::RetryReason::kDirect && pushing) {
+    partition->GoDirect();
+    partition->Route(LinkFor(*partition));
+    return;
+  }
   partition->RetryAfter(kRetryDelay);
 }
 
@@ -167,6 +172,7 @@ void CoreImpl::OnError(const FrameHeader& header, const Payload& payload) {
 
 void CoreImpl::Reroute(Partition* partition) {
   if (partition->phase() != Partition::Phase::kPushing && partition->phase() != Partition::Phase::kPulling) return;
+  partition->GoByPlan();
   partition->Route(LinkFor(*partition));
 }
 
@@ -191,8 +197,9 @@ std::string CoreImpl::TensorName(uint32_t tensor) const {
 }
 
 std::string CoreImpl::DescribePartition(const Partition& partition) const {
-  const std::string trouble = links_.Trouble(partition.lane());
-  return absl::StrCat(links_.Describe(partition.lane()), trouble.empty() ? "" : absl::StrCat(" (", trouble, ")"));
+  const LaneKey lane = partition.target();
+  const std::string trouble = links_.Trouble(lane);
+  return absl::StrCat(links_.Describe(lane), lane == partition.lane() ? "" : ", its node in the tree of aggregators", trouble.empty() ? "" : absl::StrCat(" (", trouble, ")"));
 }
 
 }  // namespace sluice::worker

@@ -216,7 +216,7 @@ size_t OpQueue::StepStart(TensorState& tensor, Op& op) {
   const Partition::Shape& shape = partition.shape();
   const auto part = [&](auto whole) { return whole.empty() ? whole : whole.subspan(shape.offset, shape.elements); };
   const OpRequest& request = op.request;
-  const transport::LinkId link = env_.link(partition);
+  const transport::LinkId link = env_.link(partition, /*push=*/request.kind != OpKind::kPull);
   absl::Status status;
   size_t touched = shape.elements * sizeof(float);
   if (request.kind == OpKind::kPushRows) {

@@ -94,7 +94,7 @@ class OpQueue {
     const Clock* clock = nullptr;
     WorkerStats* stats = nullptr;
     const PartitionEnv* partitions = nullptr;
-    std::function<transport::LinkId(const Partition&)> link;  // up link for a partition, or 0
+    std::function<transport::LinkId(const Partition&, bool push)> link;  // up link for a push or pull, or 0
     std::function<void(absl::Status)> fail;                   // the worker cannot go on (no memory, say)
   };
   explicit OpQueue(Env env) : env_(std::move(env)) {}

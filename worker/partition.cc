@@ -23,10 +23,9 @@ Partition::Partition(Shape shape, const compression::CodecSchedule* codecs, bool
   if (reply_codec_ != nullptr) replica_.assign(shape_.elements, 0.0f);
 }
 
-bool Partition::SetOwner(LaneKey lane, uint32_t term) {
-  const bool changed = lane != lane_ || term != term_;
-  lane_ = lane;
-  term_ = term;
+bool Partition::SetRoute(const worker::Route& route) {
+  const bool changed = route != route_;
+  route_ = route;
   return changed;
 }
 
@@ -35,6 +34,7 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
   push_ = push;
   since_ = env_->clock->Now();
   retry_at_ = 0;
+  direct_ = false;
   state_.reset();
   answer_ = Answer{};
   if (env_->observer != nullptr) {
@@ -85,7 +85,7 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
   header.incarnation = env_->incarnation;
   header.tensor = shape_.tensor;
   header.partition = shape_.index;
-  header.term = term_;
+  header.term = route_.term;
   header.round = push.round;
   header.codec = codec;
   header.elements = push.prepared_count > 0 ? push.prepared_count : static_cast<uint32_t>(shape_.elements);
@@ -93,6 +93,7 @@ absl::Status Partition::StartPush(const Push& push, LinkId link) {
   // A change must reach the replica even if the caller does not want the parameters.
   if (push.output.empty() && reply_codec_ == nullptr) header.flags |= transport::kFlagNoReply;
   header.rate_bits = rate_bits_;
+  header.aux64 = route_.stamp;
   header.plan_version = env_->plan_version;
   header.reply_slot = slot_;
   payload_held_ = true;
@@ -181,7 +182,7 @@ void Partition::SendPull() {
   header.incarnation = env_->incarnation;
   header.tensor = shape_.tensor;
   header.partition = shape_.index;
-  header.term = term_;
+  header.term = route_.term;
   header.round = pull_.round;
   header.elements = static_cast<uint32_t>(shape_.elements);
   if (pull_.admit) header.flags |= transport::kFlagAdmit;
@@ -241,7 +242,7 @@ void Partition::Route(LinkId link) {
     }
   }
   if (phase_ == Phase::kPushing) {
-    env_->sender->Route(shape_.index, link_, term_, env_->incarnation, slot_);
+    env_->sender->Route(shape_.index, link_, route_.term, env_->incarnation, slot_, route_.stamp);
   } else if (link_ != 0) {
     SendPull();
   }

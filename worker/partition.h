@@ -44,6 +44,7 @@
 #include "worker/codec_stats.h"
 #include "worker/links.h"
 #include "worker/plain_traffic.h"
+#include "worker/route.h"
 #include "worker/slab.h"
 
 namespace sluice::worker {
@@ -127,16 +128,26 @@ class Partition {
 
   const Shape& shape() const { return shape_; }
   Phase phase() const { return phase_; }
-  LaneKey lane() const { return lane_; }
-  uint32_t term() const { return term_; }
+  LaneKey lane() const { return route_.owner; }
+  // Where an exchange goes: pulls to the owner, pushes where the plan says, or to the owner after GoDirect.
+  LaneKey target(bool push) const {
+    return push && !(direct_ && phase_ == Phase::kPushing) ? route_.push : route_.owner;
+  }
+  LaneKey target() const { return target(phase_ == Phase::kPushing); }
+  uint32_t term() const { return route_.term; }
   transport::LinkId link() const { return link_; }
   const Answer& answer() const { return answer_; }
   uint64_t round() const { return push_.round; }
   bool keeps_residual() const { return keep_residual_; }
   float next_rate() const { return std::bit_cast<float>(rate_bits_); }
 
-  // The plan's owner of this partition. True if owner or term changed (Route must follow if an exchange runs).
-  bool SetOwner(LaneKey lane, uint32_t term);
+  // The plan's owner of this partition, and the way of its pushes. True if that has changed (Route must follow if an exchange
+  // runs).
+  bool SetRoute(const worker::Route& route);
+  // RETRY(DIRECT): the running push is of a round that the owner has closed, and goes there. Until the next Route after the one
+  // that follows.
+  void GoDirect() { direct_ = true; }
+  void GoByPlan() { direct_ = false; }
 
   // link 0 = none yet; Route follows.
   absl::Status StartPush(const Push& push, transport::LinkId link);
@@ -201,8 +212,8 @@ class Partition {
   PartitionEnv* const env_;
 
   Phase phase_ = Phase::kIdle;
-  LaneKey lane_{0, 0};
-  uint32_t term_ = 0;
+  worker::Route route_;
+  bool direct_ = false;
   transport::LinkId link_ = 0;
   TimeNs since_ = 0;     // start of the exchange
   TimeNs retry_at_ = 0;  // 0 = none

@@ -357,7 +357,8 @@ absl::Status StreamSender::Start(LinkId link, const FrameHeader& header, ConstBy
   return absl::OkStatus();
 }
 
-void StreamSender::Route(uint32_t partition, LinkId link, uint32_t term, uint32_t incarnation, SlotId reply_slot) {
+void StreamSender::Route(uint32_t partition, LinkId link, uint32_t term, uint32_t incarnation, SlotId reply_slot,
+                         std::optional<uint64_t> stamp) {
   const auto it = impl_->pushes.find(partition);
   if (it == impl_->pushes.end()) return;
   Push& push = it->second;
@@ -367,6 +368,7 @@ void StreamSender::Route(uint32_t partition, LinkId link, uint32_t term, uint32_
   push.header.term = term;
   push.header.incarnation = incarnation;
   push.header.reply_slot = reply_slot;
+  if (stamp.has_value()) push.header.aux64 = *stamp;
   if (link == 0) return;
   push.link = link;
   impl_->links[link].partitions.insert(partition);

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "base/clock.h"
 #include "transport/stream/link_queue.h"
@@ -44,7 +45,9 @@ class StreamSender {
 
   // Sends the push of this partition over this link from now on (step "After a link is lost"; also on a new term), with a
   // new attempt and this term and reply slot. Same link: used after RETRY. 0 = wait.
-  void Route(uint32_t partition, LinkId link, uint32_t term, uint32_t incarnation, SlotId reply_slot);
+  // stamp: the push's aux64 from now on; else it stays.
+  void Route(uint32_t partition, LinkId link, uint32_t term, uint32_t incarnation, SlotId reply_slot,
+             std::optional<uint64_t> stamp = std::nullopt);
 
   void LinkDown(LinkId link);   // its pushes wait for Route
 
