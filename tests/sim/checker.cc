@@ -101,6 +101,7 @@ class Checker {
     std::map<std::tuple<uint32_t, uint64_t, uint32_t>, const Round*> last;   // partition, round, first contributor
     TermRounds by_term;
     std::map<std::pair<uint32_t, uint32_t>, std::pair<uint32_t, uint32_t>> owners;   // partition, term
+    std::map<std::tuple<uint32_t, uint64_t, uint32_t, uint32_t>, const Contribution*> taken_by;   // partition, round, rank, server
     for (const Event& event : history_.events) {
       if (const auto* c = std::get_if<Contribution>(&event)) {
         if (c->partition >= layout_.size() || c->rank >= config_.workers())
@@ -110,6 +111,7 @@ class Checker {
           return Found(Where(c->partition, c->round), ": a push of rank ", c->rank, "'s life ", c->incarnation,
                        " was taken after one of life ", life);
         life = c->incarnation;
+        taken_by[{c->partition, c->round, c->rank, c->server}] = c;
         const Contribution*& known = contributions_[PushKey{c->partition, c->round, c->rank}];
         if (known != nullptr && !Moved())
           return Found(Where(c->partition, c->round), " of rank ", c->rank, ": the push was taken twice");
@@ -129,6 +131,7 @@ class Checker {
           void_.insert(known);
         }
         known = by_term[{r->partition, r->term, r->round, bsp() ? 0 : r->contributors.front()}] = r;
+        if (Trees()) SLUICE_RETURN_IF_ERROR(TakeWays(*r, taken_by));
       } else if (const auto* j = std::get_if<Joined>(&event)) {
         const Joined*& last = joined_[{j->rank, j->tensor}];   // the first life may have come late, and the next one joined
         if (last != nullptr && last->incarnation >= j->incarnation) return Found("joined twice: ", Describe(event));
@@ -140,13 +143,59 @@ class Checker {
     }
     for (const Event& event : history_.events) {
       const auto* r = std::get_if<Round>(&event);
-      if (r != nullptr && !r->backup && !void_.contains(r)) rounds_.push_back(r);
+      if (r == nullptr || r->backup || void_.contains(r)) continue;
+      rounds_.push_back(r);
+      if (const auto it = used_.find(r); it != used_.end())
+        for (const Contribution* c : it->second) contributions_[{c->partition, c->round, c->rank}] = c;
     }
     return absl::OkStatus();
   }
 
-  // The same push may be taken again by another owner: another server, or another process of the same one.
-  bool Moved() const { return config_.replicas() > 0; }
+  // The same push may be taken again by another owner: another server, or another process of the same one; or after a change of the
+  // tree, by another node or the same one.
+  bool Moved() const { return config_.replicas() > 0 || Trees(); }
+  bool Trees() const { return history_.plan.trees_size() > 0; }
+  // Rule "rescale": what a lost rank had sent last may have lain at a node of the tree, or at an owner when the tree changed (as it
+  // does when the rank is declared out). Nobody sends it again.
+  bool LostInTree(uint32_t rank, uint32_t partition, uint64_t round) const {
+    const proto::WorkerInfo& info = history_.plan.workers(static_cast<int>(rank));
+    if (!Trees() || static_cast<int>(partition) >= info.out_from_round_size()) return false;
+    const Joined* joined = JoinedAt(rank, partition);
+    return round + 1 >= info.out_from_round(static_cast<int>(partition)) && (joined == nullptr || round < joined->round);
+  }
+
+  // Which of the contributions it is that the round has: those that its own nodes, or the owner, had taken last by then.
+  absl::Status TakeWays(const Round& r,
+                        const std::map<std::tuple<uint32_t, uint64_t, uint32_t, uint32_t>, const Contribution*>& taken_by) {
+    std::vector<uint32_t> servers = {r.server}, ranks;
+    const auto take = [&](uint32_t rank) {
+      const auto it = taken_by.find({r.partition, r.round, rank, servers.back()});
+      if (it == taken_by.end()) return false;
+      used_[&r].push_back(it->second);
+      ranks.push_back(rank);
+      return true;
+    };
+    for (const int32_t token : r.nesting) {
+      if (token == server::kNestingEnd) {
+        if (servers.size() == 1) return Found(Where(r.partition, r.round), ": the sum's nesting does not hold together");
+        servers.pop_back();
+      } else if (token < 0) {
+        servers.push_back(static_cast<uint32_t>(-1 - token));
+      } else if (!take(static_cast<uint32_t>(token))) {
+        return Found(Where(r.partition, r.round), " of rank ", token, ": applied, but server ", servers.back(), " took no such push");
+      }
+    }
+    if (r.nesting.empty()) {
+      for (const uint32_t rank : r.contributors)
+        if (!take(rank)) return Found(Where(r.partition, r.round), " of rank ", rank, ": applied, but its owner took no such push");
+    }
+    std::vector<uint32_t> contributors = r.contributors;
+    std::ranges::sort(contributors);
+    std::ranges::sort(ranks);
+    if (servers.size() != 1 || ranks != contributors)
+      return Found(Where(r.partition, r.round), ": the sum's nesting has other ranks than its contributors");
+    return absl::OkStatus();
+  }
 
   // One owner a term; the plan's at the end.
   absl::Status CheckOwner(const Round& r, std::map<std::pair<uint32_t, uint32_t>, std::pair<uint32_t, uint32_t>>* owners) {
@@ -196,7 +245,8 @@ class Checker {
     for (const auto& [key, contribution] : contributions_) {
       // What was taken for a round that has not closed is not lost; all rounds below `steps` have (CheckComplete).
       // (An owner that was lost may have taken what the next one has rejected.)
-      if (std::get<1>(key) < steps_ && !applied.contains(key) && !(Moved() && rejected_.contains(key)))
+      if (std::get<1>(key) < steps_ && !applied.contains(key) && !(Moved() && rejected_.contains(key)) &&
+          !LostInTree(std::get<2>(key), std::get<0>(key), std::get<1>(key)))
         return Found(Where(key), ": the push was taken, but never applied: it is lost");
     }
     applied_ = std::move(applied);
@@ -228,7 +278,7 @@ class Checker {
                         : bsp()           ? !Counts(push->rank, push->partition, push->round) ||
                                                (LeavesOut() && Lost(push->rank))   // nobody needed it
                                           : Lost(push->rank);
-      if (free && !applied_.contains(key)) continue;
+      if ((free || LostInTree(push->rank, push->partition, push->round)) && !applied_.contains(key)) continue;
       if (!applied_.contains(key)) return Found(Where(key), ": the push was sent, but never applied: it is lost");
       const Contribution& taken = *contributions_.at(key);
       if (encoded_again_.contains(key) && !Replayable()) continue;
@@ -246,7 +296,7 @@ class Checker {
   }
 
   bool MustHave(uint32_t rank, uint32_t partition, uint64_t round) const {
-    if (bsp()) return !LeavesOut() && Counts(rank, partition, round);   // else CheckWhole counts
+    if (bsp()) return !LeavesOut() && Counts(rank, partition, round) && !LostInTree(rank, partition, round);   // else CheckWhole counts
     const Joined* joined = JoinedAt(rank, partition);
     return !Lost(rank) && !(joined != nullptr && round < joined->round) && !rejected_.contains({partition, round, rank});
   }
@@ -297,6 +347,7 @@ class Checker {
         for (uint32_t rank = 0; rank < config_.workers(); ++rank) {
           const Joined* joined = JoinedAt(rank, p);
           const auto has = std::ranges::count(r.contributors, rank);
+          if (has == 0 && LostInTree(rank, p, round)) continue;
           if (has > 0 && joined != nullptr && round < joined->round && !CountsAtFirst(rank, p, round))
             return Found(Where(p, round), " has a push of rank ", rank, ", which joined at round ", joined->round);
           missing += has == 0 && Counts(rank, p, round);
@@ -308,7 +359,7 @@ class Checker {
         if (missing > MayMiss())
           return Found(Where(p, round), " was closed with the ranks ", absl::StrJoin(r.contributors, ","), ": ", missing,
                        " are missing, and ", MayMiss(), " may be");
-        if (config_.order() != proto::ORDER_FAST && !std::is_sorted(r.contributors.begin(), r.contributors.end()))
+        if (config_.order() != proto::ORDER_FAST && r.nesting.empty() && !std::is_sorted(r.contributors.begin(), r.contributors.end()))
           return Found(Where(p, round), ": summed in the order ", absl::StrJoin(r.contributors, ","));
         if (layout_[p].table) continue;   // no verdict looks at it
         if (first == nullptr) first = &r;
@@ -358,10 +409,12 @@ class Checker {
     SLUICE_RETURN_IF_ERROR(CheckPulledRows(reference, 0));
     for (uint64_t round = 0; round < steps_; ++round) {
       std::vector<std::vector<const Contribution*>> contributions(layout_.size());
+      std::vector<std::vector<int32_t>> nesting;
+      for (uint32_t p = 0; p < layout_.size(); ++p) nesting.push_back(closed_.at({p, round})->nesting);
       for (uint32_t p = 0; p < layout_.size(); ++p)
         for (const uint32_t rank : closed_.at({p, round})->contributors)
           contributions[p].push_back(contributions_.at({p, round, rank}));
-      SLUICE_ASSIGN_OR_RETURN(const std::vector<Expected> expected, reference.CloseStep(contributions));
+      SLUICE_ASSIGN_OR_RETURN(const std::vector<Expected> expected, reference.CloseStep(contributions, nesting));
       for (uint32_t p = 0; p < layout_.size(); ++p) {
         SLUICE_RETURN_IF_ERROR(Compare(expected[p], *closed_.at({p, round})));
         answers[{p, round}] = expected[p].answer;
@@ -558,6 +611,7 @@ class Checker {
   const proto::JobConfig& config_;
   const std::vector<PartitionLayout> layout_;
   std::map<PushKey, const Contribution*> contributions_;
+  std::map<const Round*, std::vector<const Contribution*>> used_;   // where trees are
   std::set<const Round*> void_;                          // closed by an owner that was lost, and again by the next
   std::vector<const Round*> rounds_;                     // in order
   std::map<RoundKey, const Round*> closed_;              // BSP

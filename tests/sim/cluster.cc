@@ -8,7 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/philox.h"
 #include "base/status_macros.h"
+#include "scheduler/trees.h"
 #include "tests/sim/checker.h"
 #include "tests/sim/nodes.h"
 
@@ -94,7 +96,7 @@ class Cluster {
 
  private:
   static constexpr uint64_t kAtStart = UINT64_MAX;
-  enum class Kind { kCut, kWorkerCrash, kWorkerLoss, kSchedulerCrash, kServerCrash, kOrder };
+  enum class Kind { kCut, kWorkerCrash, kWorkerLoss, kSchedulerCrash, kServerCrash, kOrder, kTrees };
   struct Fault {
     Kind kind;
     uint64_t round;  // begins some time after the first worker has begun this round
@@ -171,6 +173,11 @@ class Cluster {
       fault.rank = random_.Below(1 << 16);   // which, to whom
       fault.duration = Log(kMillisecond, kSecond);
     }
+    for (uint32_t i = 0; i < scenario_.faults.trees; ++i) {
+      Fault& fault = add(Kind::kTrees);
+      if (fault.round == kAtStart) fault.round = 0;
+      fault.rank = random_.Below(1 << 30);   // which
+    }
     for (uint32_t i = 0; i < scenario_.faults.scheduler_crashes; ++i)
       add(Kind::kSchedulerCrash).duration = Log(kMillisecond, 2 * kSecond);
   }
@@ -227,6 +234,7 @@ class Cluster {
         return;
       }
       case Kind::kOrder: Order(fault); return;
+      case Kind::kTrees: ChangeTrees(fault); return;
       case Kind::kSchedulerCrash:
         if (!scheduler_->up()) return;
         world_.note(absl::StrCat("KILL scheduler for ", fault.duration / kMicrosecond, " us"));
@@ -264,6 +272,30 @@ class Cluster {
       default: (void)core.MoveShard(job, shard, server);
     }
     world_.note(absl::StrCat("ORDER ", fault.rank % 8, ": shard ", shard, ", ", server));
+  }
+
+  // Any trees: one or two of them, of one level or more or without nodes, over any of the servers, for some of the shards.
+  void ChangeTrees(const Fault& fault) {
+    const auto plan = scheduler_->Plan();
+    if (!plan.has_value() || plan->state() != proto::JOB_RUNNING) return;
+    PhiloxRandom random(fault.rank, /*stream=*/0x747273);
+    scheduler::TreeChoice choice;
+    const uint32_t trees = 1 + random.Below(2);
+    for (uint32_t t = 1; t <= trees; ++t) {
+      proto::Tree& tree = choice.trees.emplace_back();
+      tree.set_tree(t);
+      for (const proto::ServerInfo& server : plan->servers()) {
+        if (!server.alive() || random.Chance(0.3)) continue;
+        proto::TreeNode* node = tree.add_nodes();
+        node->set_server(server.server());
+        node->set_parent(static_cast<int32_t>(random.Below(static_cast<uint32_t>(tree.nodes_size()))) - 1);
+      }
+      for (uint32_t rank = 0; rank < scenario_.job.workers() && tree.nodes_size() > 0; ++rank)
+        if (random.Chance(0.8)) tree.mutable_nodes(static_cast<int>(random.Below(static_cast<uint32_t>(tree.nodes_size()))))->add_ranks(rank);
+    }
+    for (const proto::ShardInfo& shard : plan->shards()) choice.tree_of_shard[shard.shard()] = random.Below(trees + 1);
+    const absl::Status status = scheduler_->core()->SetTrees(scenario_.job.name(), choice);
+    world_.note(absl::StrCat("TREES ", choice.trees.size(), ": ", status.ToString()));
   }
 
   // As soon as the others go on without it, if they do so for long enough.

@@ -47,7 +47,7 @@ std::string Describe(const Event& event) {
     }
     std::string operator()(const Round& r) const {
       return absl::StrCat("server ", r.server, "/", r.lane, r.backup ? " copies partition " : " applies partition ", r.partition, " round ", r.round,
-                          " of ranks ", absl::StrJoin(r.contributors, ","), " term ", r.term,
+                          " of ranks ", absl::StrJoin(r.contributors, ","), " term ", r.term, r.nesting.empty() ? "" : " by a tree",
                           r.skipped ? " SKIPPED" : "", r.assigned ? " ASSIGNED" : "", " scale ", r.scale, " value ",
                           Digest(AsBytes(r.value)));
     }
@@ -86,7 +86,7 @@ void ServerRecorder::OnRound(const server::RoundRecord& r) {
     r.segment->Read(r.rows, value);
   }
   history_->events.push_back(Round{server_, lane_, r.tensor, r.partition, r.term, r.round, r.contributors, r.skipped,
-                                   r.assigned, r.backup, r.scale, r.trust, r.rate_bits, std::move(value), Copy(r.reply)});
+                                   r.assigned, r.backup, r.scale, r.trust, r.rate_bits, std::move(value), Copy(r.reply), r.nesting});
 }
 
 void WorkerRecorder::OnEncoded(uint32_t partition, uint64_t round, uint16_t codec, std::span<const float> gradient,

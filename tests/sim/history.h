@@ -25,7 +25,7 @@ struct Encoded {
   Bytes payload;
 };
 
-// A server has taken a push.
+// A server has taken a push, as its partition's owner or as a node of an aggregation tree.
 struct Contribution {
   uint32_t server, lane;
   uint32_t rank, incarnation, tensor, partition;
@@ -47,6 +47,7 @@ struct Round {
   uint32_t rate_bits;
   std::vector<float> value;  // a table's: of the rows that were pushed, after the round
   Bytes reply;
+  std::vector<int32_t> nesting;   // RoundRecord::nesting
 };
 
 // The answer to a push has arrived at a worker.

@@ -36,6 +36,29 @@ Bytes ToBytes(const std::vector<float>& values) {
   return {bytes.begin(), bytes.end()};
 }
 
+// One level of RoundRecord::nesting from `at` on: the values and sums that are added there, in their order.
+std::vector<std::vector<float>> SumsOf(const std::vector<int32_t>& nesting, const std::map<uint32_t, std::vector<float>>& of_rank,
+                                       size_t n, size_t* at) {
+  std::vector<std::vector<float>> parts;
+  while (*at < nesting.size()) {
+    const int32_t token = nesting[(*at)++];
+    if (token == server::kNestingEnd) break;
+    if (token >= 0) {
+      if (const auto it = of_rank.find(static_cast<uint32_t>(token)); it != of_rank.end()) parts.push_back(it->second);
+      continue;
+    }
+    const std::vector<std::vector<float>> below = SumsOf(nesting, of_rank, n, at);
+    if (!below.empty()) parts.push_back(SlowReduce(proto::ORDER_RANK, proto::REDUCTION_SUM, below, below.size(), n));
+  }
+  return parts;
+}
+
+std::vector<std::vector<float>> SumsOf(const std::vector<int32_t>& nesting, const std::map<uint32_t, std::vector<float>>& of_rank,
+                                       size_t n) {
+  size_t at = 0;
+  return SumsOf(nesting, of_rank, n, &at);
+}
+
 }  // namespace
 
 Reference::Reference(const proto::Plan& plan) : config_(plan.config()), layout_(LayoutOf(plan)) {
@@ -134,10 +157,12 @@ const std::vector<float>& Reference::Visible(uint32_t partition) const {
 }
 
 absl::StatusOr<Reference::Sum> Reference::Reduce(uint32_t partition,
-                                                 const std::vector<const Contribution*>& contributions) const {
+                                                 const std::vector<const Contribution*>& contributions,
+                                                 const std::vector<int32_t>& nesting) const {
   const size_t n = layout_[partition].elements;
   Sum sum;
   std::vector<std::vector<float>> vectors;
+  std::map<uint32_t, std::vector<float>> of_rank;
   size_t broadcasts = 0;
   for (const Contribution* c : contributions) {
     broadcasts += IsBroadcast(*c);
@@ -151,12 +176,15 @@ absl::StatusOr<Reference::Sum> Reference::Reduce(uint32_t partition,
       if (sum.root.has_value()) return absl::InternalError("two roots in one broadcast");
       sum.root = *std::move(decoded);
     } else {
+      of_rank[c->rank] = *decoded;
       vectors.push_back(*std::move(decoded));
     }
   }
   sum.broadcast = broadcasts > 0;
   if (sum.broadcast && broadcasts != contributions.size())
     return absl::InternalError(absl::StrCat("partition ", partition, ": a round that is half a broadcast"));
+  // Bins do not know how they were put together.
+  if (!nesting.empty() && config_.order() != proto::ORDER_EXACT) vectors = SumsOf(nesting, of_rank, n);
   const bool async = config_.mode() != proto::MODE_BSP;
   sum.gradient = SlowReduce(async ? proto::ORDER_FAST : config_.order(), config_.reduction(), vectors,
                             contributions.size(), n);
@@ -221,7 +249,7 @@ absl::StatusOr<Expected> Reference::Apply(State& state, Sum sum, Expected expect
 }
 
 absl::StatusOr<std::vector<Expected>> Reference::CloseStep(
-    const std::vector<std::vector<const Contribution*>>& contributions) {
+    const std::vector<std::vector<const Contribution*>>& contributions, const std::vector<std::vector<int32_t>>& nesting) {
   std::vector<Sum> sums;
   bool broadcast = false;
   std::vector<Expected> expected(layout_.size());
@@ -231,7 +259,7 @@ absl::StatusOr<std::vector<Expected>> Reference::CloseStep(
       sums.emplace_back();
       continue;
     }
-    SLUICE_ASSIGN_OR_RETURN(Sum sum, Reduce(p, contributions[p]));
+    SLUICE_ASSIGN_OR_RETURN(Sum sum, Reduce(p, contributions[p], nesting.empty() ? std::vector<int32_t>() : nesting[p]));
     broadcast |= sum.broadcast;
     sums.push_back(std::move(sum));
   }

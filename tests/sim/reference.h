@@ -30,9 +30,10 @@ class Reference {
   // plan: configuration as the scheduler normalised it, tensors, partitions.
   explicit Reference(const proto::Plan& plan);
 
-  // BSP: one round of every partition. contributions[p]: in the order of reduction, not empty.
+  // BSP: one round of every partition. contributions[p]: in the order of reduction, not empty. nesting[p]: how they were added
+  // where a tree did so, as RoundRecord has it; empty: one by one.
   absl::StatusOr<std::vector<Expected>> CloseStep(
-      const std::vector<std::vector<const Contribution*>>& contributions);
+      const std::vector<std::vector<const Contribution*>>& contributions, const std::vector<std::vector<int32_t>>& nesting = {});
 
   // SSP and ASP: one contribution, or the ranks of one broadcast, of one partition.
   absl::StatusOr<Expected> CloseOne(uint32_t partition, const std::vector<const Contribution*>& contributions);
@@ -61,7 +62,8 @@ class Reference {
     bool finite = true, asked_to_skip = false, broadcast = false;
     std::optional<std::vector<float>> root;
   };
-  absl::StatusOr<Sum> Reduce(uint32_t partition, const std::vector<const Contribution*>& contributions) const;
+  absl::StatusOr<Sum> Reduce(uint32_t partition, const std::vector<const Contribution*>& contributions,
+                             const std::vector<int32_t>& nesting = {}) const;
   Expected Broadcast(State& state, const Sum& sum) const;
   absl::StatusOr<Expected> Apply(State& state, Sum sum, Expected verdict) const;
   void AddTable(const proto::TableSpec& spec, const PartitionLayout& layout, uint32_t partition, int servers);

@@ -196,6 +196,26 @@ void ChooseElastic(PhiloxRandom& random, Scenario* s) {
   }
 }
 
+// Aggregation trees: on each host, and now and then others, of one level or two. Random numbers of its own, as above.
+void ChooseTrees(Scenario* s) {
+  PhiloxRandom random(s->seed, /*stream=*/0x74726565);
+  if (!random.Chance(0.3) || s->job.mode() != proto::MODE_BSP || s->leaves_out()) return;
+  s->hosts = 1 + random.Below(3);
+  s->job.set_workers(std::max(s->job.workers(), 2 + random.Below(5)));
+  s->servers = std::max(s->servers, 2 + random.Below(3));
+  s->node.set_servers(s->servers);
+  if (random.Chance(0.6)) s->faults.trees = 1 + random.Below(4);
+  // A round's sum may be made again in another order after its step's verdict was decided on the first one.
+  const bool step_wide = s->job.optimizer().clip_norm() > 0 || s->job.optimizer().kind() == "lamb" ||
+                         s->job.on_nonfinite() == proto::NONFINITE_SKIP;
+  if (step_wide && s->job.order() != proto::ORDER_EXACT) {
+    s->faults.server_crashes = s->faults.orders = 0;
+    s->node.set_rebalance_after_ms(0);
+  }
+  const uint64_t bytes = uint64_t{s->job.partition_bytes()} * (s->job.order() == proto::ORDER_EXACT ? 5 : 1);
+  s->server_data.set_pool_bytes(std::max<uint64_t>(s->server_data.pool_bytes(), 4 * (bytes + 128)));
+}
+
 }  // namespace
 
 Scenario MakeScenario(uint64_t seed) {
@@ -243,6 +263,7 @@ Scenario MakeScenario(uint64_t seed) {
   }
   ChooseElastic(random, &s);
   ChooseRebalancing(&s);
+  ChooseTrees(&s);
   return s;
 }
 
@@ -273,6 +294,7 @@ std::string Scenario::ToString() const {
   if (node.rebalance_after_ms() > 0)
     absl::StrAppend(&text, ", rebalances after ", node.rebalance_after_ms(), " ms of ", node.rebalance_over_percent(),
                     " % too much, then rests for ", node.rebalance_cooldown_ms(), " ms");
+  if (hosts > 0) absl::StrAppend(&text, "\n  aggregators on ", hosts, " hosts, ", faults.trees, " changes of the trees");
   if (nonfinite) absl::StrAppend(&text, ", NaN of rank ", nonfinite->rank, " in step ", nonfinite->step);
   if (overflow) absl::StrAppend(&text, ", overflow in step ", *overflow);
   return text;

@@ -25,6 +25,7 @@ void SchedulerNode::Start() {
     return;
   }
   core_ = *std::move(core);
+  core_->set_rack_trees(world_->scenario->hosts > 0);
   ticks_ = std::make_unique<Turn>(world_, [] {});
   ticks_->Every(kTick, [this] { core_->OnTick(); });
   world_->network->Serve(kSchedulerName, this);

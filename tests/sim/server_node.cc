@@ -29,6 +29,7 @@ void ServerNode::Start() {
   identity.set_role(proto::ROLE_SERVER);
   identity.set_id(name_);
   identity.set_incarnation(lives_);
+  if (world_->scenario->hosts > 0) identity.set_host(absl::StrCat("h", number_ % world_->scenario->hosts));
   for (uint32_t i = 0; i < world_->scenario->lanes; ++i) {
     auto lane = std::make_unique<Lane>();
     lane->recorder = std::make_unique<ServerRecorder>(number_, i, world_->history);

@@ -75,6 +75,7 @@ void WorkerNode::Start() {
   options.config.mutable_node()->set_connect_timeout_ms(60000);
   options.rank = static_cast<int32_t>(rank_);
   options.id = absl::StrCat("host:", rank_);
+  if (scenario.hosts > 0) options.host = absl::StrCat("h", rank_ % scenario.hosts);
   options.incarnation = 10 * lives_;   // as times of start do: room for those that the scheduler makes up
   options.observer = life.recorder.get();
   options.report = [this](const std::string& text) { world_->note(absl::StrCat("worker ", rank_, ": ", text)); };
