@@ -10,7 +10,7 @@
 
 namespace sluice::topology {
 
-inline constexpr int kMaxJsonDepth = 64;
+inline constexpr size_t kMaxJsonDepth = 64;
 
 // `dropped`: keys whose values are left out, wherever they stand.
 absl::StatusOr<nlohmann::json> ParseJson(const Reading& reading, const std::vector<std::string>& dropped);
