@@ -165,5 +165,13 @@ TEST(IbnetdiscoverPorts, RefusesWithFileLineAndReason) {
   EXPECT_THAT(Refusal(good + "SW 1 1 0x1 4x EDR - SW 1 1 0x1 ( 'x' - 'x' )\n"), HasSubstr("is cabled with itself"));
 }
 
+TEST(IbnetdiscoverPorts, WhatHasAnEndlessDescriptionIsWrittenAndReadAgain) {
+  const auto graph = ReadText(absl::StrReplaceAll(kPorts, {{"ib spine", std::string(2000, 'x') + " y"}}));
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  const auto again = ReadText(WritePlain(*graph));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(Dump(*again), Dump(*graph));
+}
+
 }  // namespace
 }  // namespace sluice::topology

@@ -14,7 +14,8 @@
 namespace sluice::topology::infiniband {
 namespace {
 
-constexpr uint32_t kMaxPort = 254;  // of InfiniBand
+constexpr size_t kMaxNoteBytes = 255;  // of a description; devices have 64, name maps may have more
+constexpr uint32_t kMaxPort = 254;     // of InfiniBand
 
 // Gb/s of payload bits of a lane: 8b/10b up to QDR, 64b/66b since.
 constexpr struct {
@@ -130,7 +131,7 @@ absl::Status Fabric::NameSwitches() {
         break;
       }
     SLUICE_ASSIGN_OR_RETURN(node.vertex, reading_->Add(node.line, VertexKind::kSwitch, chosen));
-    reading_->graph.vertex(node.vertex).note = node.description;
+    reading_->graph.vertex(node.vertex).note = node.description.substr(0, kMaxNoteBytes);
   }
   return absl::OkStatus();
 }
@@ -156,7 +157,7 @@ absl::Status Fabric::NameAdapters() {
       numbered += absl::StartsWith(node.nic, "HCA-");
     }
     SLUICE_ASSIGN_OR_RETURN(node.host, reading_->Add(node.line, VertexKind::kHost, host));
-    if (host == node.id) reading_->graph.vertex(node.host).note = node.description;
+    if (host == node.id) reading_->graph.vertex(node.host).note = node.description.substr(0, kMaxNoteBytes);
   }
   if (aggregation > 0)
     reading_->Warn(
