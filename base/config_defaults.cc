@@ -69,7 +69,6 @@ topology {
   link_bytes: 12500000000
   oversubscription: 1
   trees: "auto"
-  probe_ms: 10s
   replan_gain_percent: 15
   replan_after_ms: 2s
   replan_cooldown_ms: 30s
