@@ -29,6 +29,8 @@ ForwardedPartition* Forwarding::Find(uint32_t partition) const {
 absl::Status Forwarding::Update(const proto::Plan& plan, std::span<const proto::ShardInfo* const> shards,
                                 std::span<const std::shared_ptr<const control::TreeWay>> ways, uint32_t server) {
   env_.server = server;
+  // The life that the plan has here is the one that parents let forward. (A daemon's core is not told its own.)
+  if (server < static_cast<uint32_t>(plan.servers_size())) env_.incarnation = plan.servers(static_cast<int>(server)).incarnation();
   std::set<uint32_t> kept;
   for (const proto::TensorInfo& tensor : plan.tensors()) {
     if (tensor.spec().has_table()) continue;
