@@ -36,7 +36,6 @@ Job::Job(uint32_t number, uint64_t uid, const JobEnvironment& environment)
       forwarding_({.context = &context_,
                    .endpoint = environment.endpoint,
                    .lane = environment.lane,
-                   .incarnation = environment.incarnation,
                    .max_message_bytes = environment.max_message_bytes,
                    .request_plan = [this] { env_.host->RequestPlan(number_); },
                    .make_channel = [this] { return env_.host->MakeChannel(); },

@@ -50,7 +50,7 @@ ForwardedPartition::ForwardedPartition(PartitionShape shape, size_t largest_answ
 bool ForwardedPartition::SetWay(std::shared_ptr<const control::TreeWay> way, size_t node, uint32_t term,
                                 ReplicaChannel* channel) {
   const int32_t above = way->nodes[node].parent;
-  const int64_t parent = above == -1 ? -1 : way->nodes[static_cast<size_t>(above)].server;
+  const int64_t parent = above == -1 ? int64_t{-1} : int64_t{way->nodes[static_cast<size_t>(above)].server};
   const bool same = way_ != nullptr && way_->stamp == way->stamp && term_ == term && parent_ == parent && channel_ == channel;
   if (!same && state_ != State::kIdle) {
     ++job_->counters->partials_discarded;

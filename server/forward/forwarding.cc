@@ -16,7 +16,6 @@ using transport::LinkId;
 Forwarding::Forwarding(Options options) : options_(std::move(options)) {
   env_.job = options_.context;
   env_.endpoint = options_.endpoint;
-  env_.incarnation = options_.incarnation;
   env_.request_plan = options_.request_plan;
   env_.closing = options_.closing;
 }

@@ -24,7 +24,6 @@ class Forwarding {
     JobContext* context = nullptr;
     transport::Endpoint* endpoint = nullptr;
     uint32_t lane = 0;
-    uint32_t incarnation = 0;
     size_t max_message_bytes = 0;    // a larger sum cannot be forwarded
     std::function<void()> request_plan;
     std::function<std::unique_ptr<ReplicaChannel>()> make_channel;

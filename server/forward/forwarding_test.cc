@@ -139,6 +139,15 @@ TEST_F(ForwardingTest, SumsGoUpOnceAndTheAnswerComesBackToAll) {
   EXPECT_EQ(cores[0]->core->stats().contributions, 4u);
 }
 
+// The daemon's lanes are not told their server's incarnation: forwards had none, and were refused for ever.
+TEST_F(ForwardingTest, AForwardHasTheIncarnationThatThePlanHasOfItsServer) {
+  Start(kSum, 2, {{1, -1, {0, 1, 2, 3}}});
+  plan.mutable_servers(1)->set_incarnation(71);
+  NewPlan();
+  for (const uint32_t rank : {0u, 1u, 2u, 3u}) Push(1, rank, 0, {1, 1, 1, 1});
+  EXPECT_EQ(One(1, 0).Floats()[0], 4.0f);
+}
+
 TEST_F(ForwardingTest, TwoLevelsAddInAFixedOrder) {
   Start("workers: 5 reduction: REDUCTION_MEAN reply: REPLY_AGGREGATE", 3, {{1, 1, {2, 4}}, {2, -1, {1, 3}}});
   const std::vector<float> v = {1e8f, 1.0f, -1e8f, 0.5f, 3.0f};
