@@ -132,7 +132,7 @@ class CoreImpl final : public WorkerCore {
   Admission admission_;
 
   // Numbers of collectives in Cancel, which all operations share.
-  static constexpr uint64_t kCollectiveBit = uint64_t{1} << 62;
+  static constexpr uint64_t kCollectiveBit = uint64_t{1} << 63;   // row pulls count from 2^62 on
 
   bool planned_ = false;  // plan_ is of our job
   proto::Plan plan_;
