@@ -196,8 +196,9 @@ def main():
     if "steps" in result:
         runs = result["steps"]
         flat = {"trees": "flat", "uneven placed": "uneven flat"}
-        lines = [[name, "%.3f" % one["median_seconds"], "%.3f" % one["predicted_seconds"],
-                  "%+.0f %%" % (100 * (one["predicted_seconds"] / one["median_seconds"] - 1)),
+        blind = {"uneven flat"}   # its scheduler was not given the topology, so it has nothing to predict from
+        lines = [[name, "%.3f" % one["median_seconds"], "-" if name in blind else "%.3f" % one["predicted_seconds"],
+                  "-" if name in blind else "%+.0f %%" % (100 * (one["predicted_seconds"] / one["median_seconds"] - 1)),
                   "%.1f" % (one["crossed_bytes"] / MIB), str(one["trees"]),
                   "%.2f" % (one["median_seconds"] / runs[flat.get(name, name)]["median_seconds"])] for name, one in runs.items()]
         print("%d MiB model, two racks of two hosts" % options.mib)
