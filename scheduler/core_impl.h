@@ -366,7 +366,7 @@ class CoreImpl final : public SchedulerCore {
   std::map<uint32_t, JobState> jobs_;            // by number
   std::map<SessionId, SessionState> sessions_;
   std::set<SessionId> parked_;
-  std::map<std::string, std::string> worker_hosts_;   // by the worker's id
+  std::map<std::string, std::string> worker_hosts_;   // of open jobs, by id: out of the plans, by WatchNetwork
   TimeNs network_watched_ = 0;
 
   bool rack_trees_ = false;

@@ -70,6 +70,12 @@ void CoreImpl::WatchNetwork() {
   const TimeNs now = clock_->Now();
   if (now - network_watched_ < kWatchNetworkEvery) return;
   network_watched_ = now;
+  worker_hosts_.clear();   // made anew: ids come and go with jobs
+  for (const auto& [number, job] : jobs_) {
+    if (job.ended()) continue;
+    for (int rank = 0; rank < job.record.workers_size(); ++rank)
+      worker_hosts_[job.record.workers(rank).id()] = job.plan().workers(rank).host();
+  }
   (void)network_->Refresh(now);
 }
 

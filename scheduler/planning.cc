@@ -108,7 +108,7 @@ CoreImpl::Tensors CoreImpl::PlanTensors(JobState& job) {
   job.owners.set_why(better ? "the busiest link carries less" : "with trees, or with so few partitions, it takes off less than 5 %");
   add(better ? "by the network" : "even", better ? weighed_s : even_s, better ? absl::StrJoin(shares, ", ") : "");
   add(better ? "even" : "by the network", better ? even_s : weighed_s, better ? "" : absl::StrJoin(shares, ", "));
-  return better ? weighed : even;
+  return std::move(better ? weighed : even);
 }
 
 void CoreImpl::Replan(JobState& job) {

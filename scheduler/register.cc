@@ -406,7 +406,6 @@ absl::Status CoreImpl::AdmitWorker(SessionId session, const proto::Register& reg
     info->set_incarnation(worker->incarnation());
     info->set_address(worker->id());
     info->set_host(reg.host());
-    worker_hosts_[reg.id()] = reg.host();
     *info->mutable_listeners() = reg.lanes();
     info->set_alive(true);
     const bool rejoins = info->out_from_round_size() > 0;
