@@ -159,6 +159,7 @@ void CoreImpl::OnTick() {
   for (auto& [number, job] : jobs_) SettleLeaves(job);  // first: who has said that it leaves is not lost
   CheckLeases();
   WatchNetwork();
+  TendProbes();
   for (auto& [number, job] : jobs_) {
     WatchBottleneck(job);
     Replan(job);

@@ -76,6 +76,10 @@ class SchedulerCore {
   // Jobs that start from now on have an aggregator on each host (RackTrees).
   virtual void set_rack_trees(bool on) = 0;
 
+  // Lets servers send to each other along the links that training has not measured (probing.cc); what comes of it is told by events
+  // and ListLinks. INVALID_ARGUMENT (bytes), FAILED_PRECONDITION (another probing goes on, or there are no servers on two hosts).
+  virtual absl::StatusOr<proto::ProbeLinksAnswer> ProbeLinks(const proto::ProbeLinksRequest& request) = 0;
+
   virtual proto::Cluster GetCluster() const = 0;
   virtual absl::StatusOr<proto::ShardList> ListShards(const std::string& job) const = 0;
   virtual absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) const = 0;

@@ -10,6 +10,7 @@
 //   rescale.cc    collecting the partitions' states, "rank out from round R(p)"
 //   requests.cc   RegisterTensors, BarrierEnter, Leave
 //   tables.cc     statistics of tables: what servers say with heartbeats, and their sums
+//   probing.cc    probes of links: asked for, round after round, and what they measured
 //   views.cc      what the admin service shows
 //
 // How a change is made:
@@ -60,6 +61,9 @@ inline constexpr int kMaxHotIds = 8;                 // of a table
 inline constexpr size_t kMaxReasonBytes = 1000;      // of an operator's
 inline constexpr size_t kMaxEstimates = 1024;        // links of the topology that an answer names
 inline constexpr TimeNs kWatchNetworkEvery = kSecond;
+inline constexpr uint64_t kProbeBytes = 8 << 20, kLeastProbeBytes = 64 << 10, kMostProbeBytes = 256 << 20;   // of a pair
+inline constexpr size_t kMaxProbePairs = 512;        // of one request
+inline constexpr size_t kMaxProbeFailuresNoted = 20;
 
 // The end of a member that this process knows of.
 struct Live {
@@ -154,6 +158,26 @@ struct JobState {
   bool Active(uint32_t rank) const;
 };
 
+// A probing that goes on. Pairs of a round run at the same time.
+struct ProbeRun {
+  struct Pair {
+    std::string from, to;                   // server ids
+    std::string from_host, to_host;
+    uint32_t from_incarnation = 0;
+    bool ended = false;
+    std::string error;
+    double goodput = 0;                     // bytes a second; 0 = not measured
+  };
+  uint64_t request = 0;
+  uint64_t bytes = 0;
+  TimeNs limit = 0;                         // of a pair
+  TimeNs began = 0;
+  std::vector<std::vector<Pair>> rounds;
+  size_t round = 0;                         // that runs now
+  uint64_t round_request = 0;               // Probe.request of it
+  TimeNs round_began = 0;
+};
+
 struct SessionState {
   std::string peer;
   proto::Role role = proto::ROLE_UNKNOWN;   // unknown: not admitted
@@ -190,6 +214,7 @@ class CoreImpl final : public SchedulerCore {
   absl::StatusOr<proto::DrainStatus> GetDrain(const std::string& server) const override;
   absl::Status SetTrees(const std::string& job, const TreeChoice& choice) override;
   void set_rack_trees(bool on) override { rack_trees_ = on; }
+  absl::StatusOr<proto::ProbeLinksAnswer> ProbeLinks(const proto::ProbeLinksRequest& request) override;
   proto::Cluster GetCluster() const override;
   absl::StatusOr<proto::ShardList> ListShards(const std::string& job) const override;
   absl::StatusOr<proto::WorkerList> ListWorkers(const std::string& job) const override;
@@ -331,6 +356,13 @@ class CoreImpl final : public SchedulerCore {
   void TakeLinks(const std::string& host, uint32_t member, const std::optional<proto::LinkReport>& before, const proto::LinkReport& now);
   const std::string& HostOfMember(const std::string& id) const;   // "" if it is not known
   void WatchNetwork();
+  // probing.cc
+  std::vector<const ServerState*> ProbeServers() const;   // one a host
+  void BeginProbeRound();
+  void TakeProbes(const std::string& server, const proto::Heartbeat& heartbeat);
+  void TendProbes();             // at each tick
+  void AdvanceProbes();          // to the next round, or the end, if this one has ended
+  void EndProbes();
   // planning.cc
   std::string PlanTrees(proto::Plan* plan) const;
   struct Tensors {                 // what AddTensorsOf made of all that wait
@@ -368,6 +400,8 @@ class CoreImpl final : public SchedulerCore {
   std::set<SessionId> parked_;
   std::map<std::string, std::string> worker_hosts_;   // of open jobs, by id: out of the plans, by WatchNetwork
   TimeNs network_watched_ = 0;
+  std::optional<ProbeRun> probe_run_;
+  uint64_t probe_requests_ = 0;                  // the last one; beyond any of an earlier life of this process
 
   bool rack_trees_ = false;
   bool unsettled_ = false;                       // something changed that Settle should look at

@@ -64,6 +64,7 @@ void CoreImpl::OnHeartbeat(SessionId session, const proto::Heartbeat& heartbeat)
   if (state.role == proto::ROLE_SERVER) {
     TakeTables(state.server, heartbeat);
     TakeReplicas(state.server, heartbeat);
+    TakeProbes(state.server, heartbeat);
     servers_.at(state.server).meter.Take(heartbeat.cost(), clock_->Now(), Smoothing());
   } else if (const auto job = jobs_.find(state.job); job != jobs_.end()) {
     TakeCodecs(job->second, state.rank, heartbeat);

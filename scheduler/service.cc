@@ -267,6 +267,10 @@ class AdminService final : public proto::Admin::CallbackService {
     return Answer(context, host_, response,
                   [](SchedulerCore& core) -> absl::StatusOr<proto::LinkList> { return core.ListLinks(); });
   }
+  grpc::ServerUnaryReactor* ProbeLinks(grpc::CallbackServerContext* context, const proto::ProbeLinksRequest* request,
+                                       proto::ProbeLinksAnswer* response) override {
+    return Answer(context, host_, response, [r = *request](SchedulerCore& core) { return core.ProbeLinks(r); });
+  }
   grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context, const proto::JobRequest* request,
                                     proto::Plan* response) override {
     return Answer(context, host_, response, [job = request->job()](SchedulerCore& core) { return core.GetPlan(job); });

@@ -14,11 +14,19 @@
 //      only assumed: what a file says is the most that a link can do, and more is an error of measurement (bursts).
 //   5. A measurement counts fully for kFresh, and less from then on; after kForgotten it counts no more, and the graph's
 //      number is back.
+//
+// A probe (docs/topology.md, "Probes") is alone on its way, or as alone as training leaves it, so it says more, and is put in
+// the place of the graph's numbers before training is looked at:
+//   6. Every link of its way carries as much at the least. Where several ways share the traffic, a connection takes one of
+//      them, and nothing is said of these links.
+//   7. Of those that no other probe of the time proves to be faster the narrowest by the graph's number gets what was measured.
+//      Equally narrow ones all get it: which of them it is the probe cannot tell.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -30,6 +38,7 @@ inline constexpr TimeNs kFresh = 10 * kSecond;
 inline constexpr TimeNs kForgotten = 300 * kSecond;
 inline constexpr double kFull = 0.75;            // of the nominal bandwidth: an arc with so much on it is full
 inline constexpr double kAsFast = 0.5;           // of the fastest pair of an arc: it may be what holds this one up
+inline constexpr double kProbesDiffer = 1.1;     // a link that carried so many times as much to another probe held this one not up
 inline constexpr size_t kMaxPairs = 1 << 16;     // the oldest goes
 
 struct PairMeasure {
@@ -52,6 +61,8 @@ class LinkEstimates {
   // Host vertices of the topology. `who`: of several members of a host each one's measurement counts; an older one of the
   // same member is replaced.
   void Take(uint32_t from, uint32_t to, uint64_t who, const PairMeasure& measure);
+  // Of a probe, in the place of an older one of the same pair.
+  void TakeProbe(uint32_t from, uint32_t to, const PairMeasure& measure);
   void Forget(TimeNs now);       // what is older than kForgotten
 
   // Of each arc bytes a second, and whether that is only assumed.
@@ -64,9 +75,15 @@ class LinkEstimates {
 
   using Key = std::tuple<uint32_t, uint32_t, uint64_t>;   // from, to, who
   const std::map<Key, PairMeasure>& pairs() const { return pairs_; }
+  using ProbeKey = std::pair<uint32_t, uint32_t>;         // from, to
+  const std::map<ProbeKey, PairMeasure>& probes() const { return probes_; }
 
  private:
+  // What probes say of arcs: bytes_per_second is what to count on, or 0 where all that is known is the graph's number.
+  std::map<uint32_t, ArcEstimate> Probed(const fabric::Routes& routes, const std::vector<Nominal>& nominal, TimeNs now) const;
+
   std::map<Key, PairMeasure> pairs_;
+  std::map<ProbeKey, PairMeasure> probes_;
 };
 
 double Confidence(TimeNs age);

@@ -114,6 +114,88 @@ TEST_F(EstimatesTest, OldMeasurementsFadeAndAreForgotten) {
   EXPECT_TRUE(estimates_.pairs().empty());
 }
 
+class ProbesTest : public EstimatesTest {
+ protected:
+  void Probe(int from, int to, double goodput, TimeNs at = kSecond) {
+    estimates_.TakeProbe(n_[from], n_[to], {.goodput = goodput, .rtt_s = 2e-3, .at = at});
+  }
+};
+
+TEST_F(ProbesTest, TheNarrowestLinkOfTheWayGetsWhatWasMeasured) {
+  Probe(0, 2, 20e6);
+  const auto arcs = Arcs();
+  const std::vector<uint32_t> way = Way(0, 2);   // 125, 62.5, 62.5, 125 MB/s are assumed
+  ASSERT_EQ(arcs.size(), 4u);
+  for (const int i : {0, 3}) EXPECT_DOUBLE_EQ(arcs.at(way[i]).bytes_per_second, kHostLink);
+  for (const int i : {1, 2}) EXPECT_DOUBLE_EQ(arcs.at(way[i]).bytes_per_second, 20e6);   // which of the two it cannot tell
+  EXPECT_DOUBLE_EQ(arcs.at(way[1]).confidence, 1);
+  EXPECT_EQ(arcs.at(way[1]).at, kSecond);
+  EXPECT_DOUBLE_EQ(arcs.at(way[1]).rtt_s, 2e-3);
+}
+
+TEST_F(ProbesTest, ALinkThatAnotherProbeProvesToBeFasterIsNotToBlame) {
+  Probe(0, 2, 20e6);
+  Probe(1, 2, 60e6);   // over the same links between the leaves
+  auto arcs = Arcs();
+  EXPECT_DOUBLE_EQ(arcs.at(Way(0, 2)[0]).bytes_per_second, 20e6);
+  EXPECT_DOUBLE_EQ(arcs.at(Way(0, 2)[1]).bytes_per_second, 60e6);
+  EXPECT_DOUBLE_EQ(arcs.at(Way(0, 2)[3]).bytes_per_second, kHostLink);
+  // What the links between the leaves carried to an older probe says nothing of now.
+  Probe(0, 2, 20e6, kSecond + 2 * kFresh);
+  arcs = Arcs(kSecond + 2 * kFresh);
+  EXPECT_DOUBLE_EQ(arcs.at(Way(0, 2)[1]).bytes_per_second, 20e6);
+}
+
+TEST_F(ProbesTest, ProbesDoNotAddUpAndAFileSaysTheMost) {
+  Probe(0, 1, 130e6);
+  Probe(2, 1, 62e6);
+  Probe(3, 1, 62e6);
+  EXPECT_DOUBLE_EQ(Arcs().at(Way(0, 1)[1]).bytes_per_second, 130e6);
+  EXPECT_DOUBLE_EQ(Arcs().at(Way(2, 1)[1]).bytes_per_second, 62e6);
+  for (LinkEstimates::Nominal& nominal : nominal_) nominal.assumed = false;
+  EXPECT_DOUBLE_EQ(Arcs().at(Way(0, 1)[1]).bytes_per_second, kHostLink);
+}
+
+TEST_F(ProbesTest, WhereSwitchesSpreadTrafficAConnectionSaysNothingOfTheWays) {
+  graph_ = topology::SpineLeaf({.leaves = 2, .spines = 2, .hosts_per_leaf = 2, .ratio = 4, .host = {.link_bytes_per_second = kHostLink}}).value();
+  routes_ = fabric::Routes::Create(&graph_);
+  nominal_.clear();
+  for (uint32_t arc = 0; arc < routes_->arcs(); ++arc) nominal_.push_back({routes_->BytesPerSecond(arc), true});
+  for (int i = 0; i < 4; ++i) n_[i] = graph_.Find("n" + std::to_string(i));
+  Probe(0, 2, 5e6);
+  const auto arcs = Arcs();
+  EXPECT_EQ(arcs.size(), 6u);
+  for (const auto& [arc, estimate] : arcs) EXPECT_DOUBLE_EQ(estimate.bytes_per_second, nominal_[arc].bytes_per_second);
+}
+
+TEST_F(ProbesTest, TrainingIsExplainedByWhatProbesFound) {
+  Probe(0, 2, 20e6);
+  Take(0, 2, 9e6);
+  Take(1, 3, 9e6);   // together they fill the link that the probe found to be narrow
+  auto arcs = Arcs();
+  EXPECT_DOUBLE_EQ(arcs.at(Way(0, 2)[1]).bytes_per_second, 20e6);
+  EXPECT_DOUBLE_EQ(arcs.at(Way(0, 2)[0]).bytes_per_second, kHostLink);
+  EXPECT_EQ(arcs.at(Way(0, 2)[1]).retransmits, 4u);
+  Take(1, 3, 30e6);   // more than the probe found: it is faster than that
+  EXPECT_DOUBLE_EQ(Arcs().at(Way(0, 2)[1]).bytes_per_second, 39e6);
+}
+
+TEST_F(ProbesTest, OldProbesFadeAndAreForgotten) {
+  Probe(0, 1, 10e6, 0);
+  const uint32_t arc = Way(0, 1)[0];
+  const ArcEstimate half = Arcs((kFresh + kForgotten) / 2).at(arc);
+  EXPECT_NEAR(half.confidence, 0.5, 1e-9);
+  EXPECT_NEAR(half.bytes_per_second, 0.5 * 10e6 + 0.5 * kHostLink, 1);
+  EXPECT_TRUE(Arcs(kForgotten).empty());
+  estimates_.Forget(kForgotten);
+  EXPECT_TRUE(estimates_.probes().empty());
+  for (const double wrong : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) Probe(0, 1, wrong);
+  Probe(0, 0, 1e6);
+  EXPECT_TRUE(estimates_.probes().empty());
+  for (uint32_t i = 0; i < kMaxPairs + 10; ++i) estimates_.TakeProbe(i, i + 1, {.goodput = 1, .at = static_cast<TimeNs>(i)});
+  EXPECT_EQ(estimates_.probes().size(), kMaxPairs);
+}
+
 TEST_F(EstimatesTest, NonsenseIsNotTaken) {
   Take(0, 0, 1e6);
   Take(0, 1, 0);

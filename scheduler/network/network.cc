@@ -123,6 +123,11 @@ void Network::Take(const std::string& from, const std::string& to, uint64_t who,
   if (a != kNone && b != kNone) estimates_.Take(a, b, who, measure);
 }
 
+void Network::TakeProbe(const std::string& from, const std::string& to, const PairMeasure& measure) {
+  const uint32_t a = Host(from), b = Host(to);
+  if (a != kNone && b != kNone) estimates_.TakeProbe(a, b, measure);
+}
+
 bool Network::Refresh(TimeNs now) {
   estimates_.Forget(now);
   std::map<uint32_t, ArcEstimate> next = estimates_.Arcs(*routes_, nominal_, now);
@@ -143,6 +148,31 @@ bool Network::Refresh(TimeNs now) {
 
 topology::Source Network::SourceOf(uint32_t arc) const {
   return arcs_.count(arc) > 0 ? topology::Source::kMeasured : graph_.link(arc / 2).source;
+}
+
+std::vector<bool> Network::InQuestion(bool all) const {
+  std::vector<bool> wanted(nominal_.size());
+  for (uint32_t arc = 0; arc < wanted.size(); ++arc) {
+    if (!topology::IsNetworkLink(graph_, graph_.link(arc / 2))) continue;
+    const auto known = arcs_.find(arc);
+    wanted[arc] = all || known == arcs_.end() || known->second.confidence < 0.5;
+  }
+  return wanted;
+}
+
+std::string Network::ArcName(uint32_t arc) const {
+  const topology::Link& link = graph_.link(arc / 2);
+  const std::string &a = graph_.vertex(link.a).name, &b = graph_.vertex(link.b).name;
+  return arc % 2 == 0 ? absl::StrCat(a, " -> ", b) : absl::StrCat(b, " -> ", a);
+}
+
+uint32_t Network::NarrowestArc(uint32_t from, uint32_t to) const {
+  uint32_t narrowest = kNone;
+  (void)routes_->Spread(from, to, [&](uint32_t arc, double) {
+    if (!topology::IsNetworkLink(graph_, graph_.link(arc / 2))) return;
+    if (narrowest == kNone || routes_->BytesPerSecond(arc) < routes_->BytesPerSecond(narrowest)) narrowest = arc;
+  });
+  return narrowest;
 }
 
 std::vector<proto::LinkEstimate> Network::Estimates(TimeNs now, size_t most) const {

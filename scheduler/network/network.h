@@ -38,6 +38,8 @@ class Network {
   // What a member on `from` says of a path to a member on `to`, both known hosts (others are ignored).
   // who: the member's number.
   void Take(const std::string& from, const std::string& to, uint64_t who, const PairMeasure& measure);
+  // The same of a probe, which had the way for itself.
+  void TakeProbe(const std::string& from, const std::string& to, const PairMeasure& measure);
   // Puts the estimates of now into routes(). False: no arc changed by more than a twentieth.
   bool Refresh(TimeNs now);
 
@@ -46,6 +48,13 @@ class Network {
   const topology::Domains& domains() const { return domains_; }
   const proto::TopologyConfig& config() const { return config_; }
   uint64_t version() const { return version_; }                  // rises with AddHosts of new ones, and Refresh that is true
+
+  // By arc: those of links between hosts and switches of which the last Refresh knew no measurement that counts at least half.
+  // all: every one of these links.
+  std::vector<bool> InQuestion(bool all) const;
+  std::string ArcName(uint32_t arc) const;                       // "leaf1 -> spine0"
+  // Of the links on the ways between two hosts the one that is counted on to carry least; kNone: there is no way.
+  uint32_t NarrowestArc(uint32_t from, uint32_t to) const;
 
   // Links between hosts and switches, those with a measurement first; both directions, at most `most` entries.
   std::vector<proto::LinkEstimate> Estimates(TimeNs now, size_t most) const;
