@@ -10,6 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "server/job.h"
 #include "server/peers.h"
+#include "server/probe_sink.h"
+#include "server/prober.h"
 #include "server/reply.h"
 #include "server/table_stats.h"
 #include "transport/stream/stream_receiver.h"
@@ -63,7 +65,11 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
         replier_(endpoint, clock, QueueOptions(options_.data), SettleTime(options_.data)),
         receiver_options_(ReceiverOptions(options_.data)),
         receiver_(endpoint, replier_.queue(), this, receiver_options_),
-        peers_(endpoint, clock, SelfHello()) {
+        peers_(endpoint, clock, SelfHello()),
+        prober_(endpoint, clock, SelfHello(), [this](const proto::ProbeResult& result) {
+          if (options_.probed) options_.probed(result);
+        }),
+        probe_sink_(endpoint, clock) {
     replier_.set_on_payload([this](const FrameHeader& header, size_t bytes) {
       if (const auto it = jobs_.find(header.job); it != jobs_.end()) it->second->CountOut(header.partition, bytes);
     });
@@ -103,8 +109,13 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
     Settle();
   }
 
+  void OnProbe(const proto::Probe& probe) override { prober_.OnProbe(probe); }
+  bool Probing(LinkId link) const override { return prober_.Owns(link) || probe_sink_.Owns(link); }
+
   void OnTick() override {
     peers_.OnTick();
+    prober_.OnTick();
+    probe_sink_.OnTick();
     for (auto& [number, job] : jobs_) job->OnTick();
     std::erase_if(buried_, [](const auto& channel) { return channel->idle(); });
     Settle();
@@ -167,6 +178,7 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
 
   void OnUp(LinkId link, const Hello& peer) override {
     links_[link] = {peer, false};
+    if (prober_.Owns(link)) return prober_.OnUp(link);
     replier_.queue()->LinkUp(link);
     if (peers_.OnUp(link)) {
       for (auto& [number, job] : jobs_) job->OnPeerUp(link);
@@ -175,16 +187,21 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
   }
 
   void OnDown(LinkId link, const absl::Status& reason) override {
-    (void)reason;
+    if (prober_.Owns(link)) {
+      links_.erase(link);
+      return prober_.OnDown(link, reason);
+    }
     peers_.OnDown(link);
     std::erase_if(closing_, [&](const auto& entry) { return entry.second.first == link; });
     if (links_.erase(link) == 0) return;
+    probe_sink_.OnDown(link);
     receiver_.LinkDown(link);
     replier_.queue()->LinkDown(link);
     for (auto& [number, job] : jobs_) job->LinkDown(link);
   }
 
   void OnFrame(LinkId link, const FrameHeader& header, Payload payload) override {
+    if (prober_.Owns(link)) return prober_.OnFrame(link, header, payload.bytes());
     if (header.type == FrameType::kBatch) {
       absl::Status status = transport::ForEachInBatch(
           header, payload.bytes(), [&](const FrameHeader& inner, ConstBytes bytes) {
@@ -197,12 +214,18 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
     Settle();
   }
 
-  void OnSent(LinkId link, uint64_t cookie) override { replier_.queue()->OnSent(link, cookie); }
+  void OnSent(LinkId link, uint64_t cookie) override {
+    if (!prober_.Owns(link)) replier_.queue()->OnSent(link, cookie);
+  }
   void OnSlotClosed(LinkId link, SlotId slot) override {
+    probe_sink_.OnSlotClosed(link, slot);
     receiver_.OnSlotClosed(link, slot);
     closing_.erase(slot);
   }
-  void OnWritable(LinkId link) override { replier_.queue()->OnWritable(link); }
+  void OnWritable(LinkId link) override {
+    if (prober_.Owns(link)) prober_.OnWritable(link);
+    else replier_.queue()->OnWritable(link);
+  }
 
   // --- StreamReceiver::Owner
 
@@ -333,6 +356,10 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
       case FrameType::kAnnounce:
       case FrameType::kPush:
       case FrameType::kPull:
+        if (peer.role == PeerRole::kServer && header.job == 0 && header.type != FrameType::kPull) {
+          counters_.refused += !probe_sink_.OnFrame(link, header);
+          return;
+        }
         if (!SpeaksForItself(peer, header)) {
           // (Which server it is, the job knows: by term, copy and owner.)
           EndLink(link, header,
@@ -412,6 +439,8 @@ class Core final : public ServerCore, StreamReceiver::Owner, JobHost {
   const transport::StreamReceiverOptions receiver_options_;
   StreamReceiver receiver_;
   Peers peers_;
+  Prober prober_;
+  ProbeSink probe_sink_;
   std::vector<std::unique_ptr<ReplicaChannel>> buried_;   // before the queue that they are attached to goes
   std::map<SlotId, std::pair<LinkId, BlockPtr>> closing_;
   std::unordered_map<LinkId, LinkState> links_;

@@ -74,6 +74,7 @@ struct ServerCoreOptions {
   uint32_t incarnation = 0;       // plans that name another life of this server are of no use; 0 = the shell sees to it
   proto::DataConfig data;         // zero fields mean the documented defaults
   std::function<void(uint32_t job)> request_plan;   // somebody named a plan or term that is newer than ours
+  std::function<void(const proto::ProbeResult&)> probed;   // what came of one peer of a Probe; null: nobody asks for probes
   ServerObserver* observer = nullptr;
 };
 
@@ -101,6 +102,8 @@ class ServerCore : public transport::Handler {
 
   // A newer plan of a job (older ones are ignored). Creates partitions that this lane owns (zeros), drops jobs that ended.
   virtual void OnPlan(const proto::Plan& plan) = 0;
+  // Sends to other servers to learn what links carry (server/prober.h); `probed` is told what came of each.
+  virtual void OnProbe(const proto::Probe& probe) = 0;
   virtual void OnTick() = 0;      // every 10 to 100 ms
   virtual void OnTurnEnd() = 0;   // after each burst of events: flushes fused replies, grants
   virtual void ReportState(uint32_t job, proto::Heartbeat* heartbeat) const = 0;
@@ -110,6 +113,8 @@ class ServerCore : public transport::Handler {
   // Of the tables with segments on this lane, by job and tensor (server/table_stats.h). It looks at every segment and sorts its
   // hot ids: for now and then.
   virtual std::vector<TableStats> table_stats() const = 0;
+  // The link was made to probe with: what it carries is no work, and is told by `probed`.
+  virtual bool Probing(transport::LinkId link) const = 0;
   // What the shards here cost, as owned and as copies, by job and shard.
   virtual std::vector<proto::ShardCost> costs() const = 0;
 };

@@ -22,6 +22,7 @@ namespace {
 
 constexpr TimeNs kTick = 50 * kMillisecond;
 constexpr uint64_t kReportTicks = 10;
+constexpr size_t kMaxProbeResults = 256;            // that wait for a heartbeat
 constexpr int kMaxCosts = 65536;                    // in a heartbeat; the scheduler takes no more
 constexpr TimeNs kIdleGrace = 300 * kMillisecond;   // last answers reach workers that ask again
 
@@ -77,6 +78,15 @@ absl::Status Daemon::Init() {
     options.request_plan = [this](uint32_t) {
       lanes_.front()->loop()->Post([this] {
         if (!ending_) member_->RequestPlan();
+      });
+    };
+    options.probed = [this](const proto::ProbeResult& result) {
+      lanes_.front()->loop()->Post([this, result] {
+        if (ending_) return;
+        if (!result.error().empty()) log_.Warn("a probe of a link failed: ", result.error());
+        probes_.push_back(result);
+        if (probes_.size() > kMaxProbeResults) probes_.pop_front();
+        member_->RequestPlan();   // a heartbeat at once
       });
     };
     SLUICE_ASSIGN_OR_RETURN(std::unique_ptr<Lane> lane, Lane::Create(std::move(options)));
@@ -286,6 +296,11 @@ void Daemon::OnRefused(const absl::Status& status) { End(status, "the scheduler 
 
 void Daemon::OnShutdown(const std::string& why) { End(absl::OkStatus(), absl::StrCat("the scheduler says: ", why)); }
 
+// The first loop probes: one connection, as a worker's link to one loop is.
+void Daemon::OnProbe(const proto::Probe& probe) {
+  lanes_.front()->Post([probe](ServerCore& core) { core.OnProbe(probe); });
+}
+
 void Daemon::OnReport(const proto::ReportState& report) {
   report_ = Report{report.request(), lanes_.size(), {}};
   for (const auto& lane : lanes_) {
@@ -323,6 +338,8 @@ void Daemon::FillHeartbeat(proto::Heartbeat* heartbeat) {
     }
   }
   heartbeat->mutable_cost()->set_link_bytes(link_bytes_);
+  for (proto::ProbeResult& result : probes_) *heartbeat->add_probes() = std::move(result);
+  probes_.clear();
   FillTables(Tables(), heartbeat);
   const bool ready = report_.request != 0 && report_.lanes_missing == 0 &&
                      report_.request == heartbeat->report_request();

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -75,6 +76,7 @@ class Daemon final : private control::MemberCore::Listener {
   void OnRefused(const absl::Status& status) override;
   void OnReport(const proto::ReportState& report) override;
   void OnShutdown(const std::string& why) override;
+  void OnProbe(const proto::Probe& probe) override;
   void FillHeartbeat(proto::Heartbeat* heartbeat) override;
 
   const proto::Config config_;
@@ -102,6 +104,7 @@ class Daemon final : private control::MemberCore::Listener {
     proto::Heartbeat states;
   };
   Report report_;                                   // the one that is being gathered, or ready (lanes_missing 0)
+  std::deque<proto::ProbeResult> probes_;           // not said yet; the newest
   std::map<uint32_t, bool> jobs_;                   // job -> it still forms or runs
   TimeNs idle_since_ = 0;                           // every job has ended; 0 = not so
   struct Wait {

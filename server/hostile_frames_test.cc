@@ -128,6 +128,38 @@ INSTANTIATE_TEST_SUITE_P(Jobs, HostileFramesTest,
                                            "workers: 3 reply: REPLY_CHANGE codec_min_elements: 1 optimizer { kind: 'sgd' }",
                                            "workers: 3 mode: MODE_SSP optimizer { kind: 'sgd' }"));
 
+// Probe bytes that nobody asked for cost the core nothing, and the others do not notice.
+TEST(HostileProbeTest, WildFramesOfJobZeroFromServers) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    PhiloxRandom random(seed);
+    CoreHarness s;
+    s.Start(PlanBuilder("workers: 2").Server("s0").Tensor("w", {8}).plan);
+    transport::Hello server;
+    server.role = transport::PeerRole::kServer;
+    for (const LinkId link : {40, 41}) s.core->OnUp(link, server);
+    for (int i = 0; i < 300; ++i) {
+      std::vector<std::byte> payload;
+      FrameHeader h = WildFrame(random, &payload);
+      h.job = 0;
+      h.type = random.Chance(0.3) ? FrameType::kAnnounce : random.Chance(0.9) ? FrameType::kPush : FrameType::kGrant;
+      h.attempt = random.Below(2);
+      const LinkId link = random.Chance(0.5) ? 40 : 41;
+      s.Deliver(link, h, payload);
+      if (random.Chance(0.05)) s.clock.Advance(kSecond);
+      if (random.Chance(0.1)) s.core->OnTick();
+      EXPECT_LE(s.endpoint.slots.size(), 1u);
+      if (random.Chance(0.02)) {
+        s.core->OnDown(link, absl::UnavailableError("gone"));
+        s.endpoint.slots.clear();
+        s.core->OnUp(link, server);
+      }
+    }
+    EXPECT_TRUE(s.endpoint.closed.empty());
+    for (uint32_t rank : {0u, 1u}) s.Send({.rank = rank, .values = std::vector<float>(8, 1.0f)});
+    for (uint32_t rank : {0u, 1u}) EXPECT_EQ(s.TakeOne(rank).header.type, FrameType::kReply);
+  }
+}
+
 // A server that lies about the step can end the step, not the process.
 TEST(HostileStepTest, WildRecordsAndVerdictsFromAServer) {
   for (uint64_t seed = 0; seed < 20; ++seed) {

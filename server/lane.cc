@@ -94,6 +94,7 @@ absl::Status Lane::Listen() {
   core.lane = options_.number;
   core.data = options_.config->data();
   core.request_plan = options_.request_plan;
+  core.probed = options_.probed;
   if (options_.track != nullptr) {
     trace_ = std::make_unique<LaneTrace>(options_.track, options_.clock);
     core.observer = trace_.get();
@@ -157,7 +158,8 @@ void Lane::LookAtPaths() {
   paths_ = std::make_shared<const transport::PathTotals>(endpoint_->Totals());
   auto report = std::make_shared<proto::LinkReport>();
   std::vector<LinkId> links;
-  for (const auto& [link, state] : links_) links.push_back(link);
+  for (const auto& [link, state] : links_)
+    if (!core_->Probing(link)) links.push_back(link);
   std::sort(links.begin(), links.end());
   for (const LinkId link : links) {
     const bool full = report->paths_size() >= control::kMaxReportedPaths;   // then it is only counted, as one path

@@ -39,6 +39,7 @@ struct LaneOptions {
   const Clock* clock = nullptr;
   TraceTrack* track = nullptr;                // null: no trace
   std::function<void(uint32_t job)> request_plan;   // on the lane's thread
+  std::function<void(const proto::ProbeResult&)> probed;   // on the lane's thread
 };
 
 struct LaneStats {

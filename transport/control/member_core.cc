@@ -122,6 +122,9 @@ void MemberCore::OnMessage(const proto::SchedulerMessage& message) {
     case proto::SchedulerMessage::kShutdown:
       listener_->OnShutdown(message.shutdown().why());
       return;
+    case proto::SchedulerMessage::kProbe:
+      listener_->OnProbe(message.probe());
+      return;
     case proto::SchedulerMessage::kHeartbeatAck:
     case proto::SchedulerMessage::KIND_NOT_SET:  // of a newer scheduler
       return;

@@ -45,6 +45,7 @@ class MemberCore {
     virtual void OnRefused(const absl::Status& status) = 0;   // permanent: the member must not go on
     virtual void OnReport(const proto::ReportState& report) = 0;
     virtual void OnShutdown(const std::string& why) = 0;
+    virtual void OnProbe(const proto::Probe& probe) { (void)probe; }   // servers; what comes of it goes into a heartbeat
     // Fills round, counters, waiting_for, and partitions if a report is due: report_request is then not 0, and it is
     // for the job of the last OnReport. A listener that has not collected the states yet sets it to 0: the next
     // heartbeat asks again (RequestPlan sends one at once).

@@ -21,6 +21,7 @@ class FakeListener : public MemberCore::Listener {
   void OnRefused(const absl::Status& status) override { refusals.push_back(status); }
   void OnReport(const proto::ReportState& report) override { reports.push_back(report.request()); }
   void OnShutdown(const std::string& why) override { shutdowns.push_back(why); }
+  void OnProbe(const proto::Probe& probe) override { probes.push_back(probe.request()); }
   void FillHeartbeat(proto::Heartbeat* heartbeat) override {
     heartbeat->set_round(42);
     if (!report_ready) heartbeat->set_report_request(0);
@@ -31,6 +32,7 @@ class FakeListener : public MemberCore::Listener {
   std::vector<absl::Status> refusals;
   std::vector<uint32_t> reports;
   std::vector<std::string> shutdowns;
+  std::vector<uint64_t> probes;
   bool report_ready = true;
 };
 
@@ -306,6 +308,15 @@ TEST_F(MemberCoreTest, PassesShutdownOn) {
   message.mutable_shutdown()->set_why("all jobs ended");
   core_->OnMessage(message);
   EXPECT_THAT(listener_.shutdowns, ElementsAre("all jobs ended"));
+}
+
+TEST_F(MemberCoreTest, PassesProbesOn) {
+  Admit();
+  proto::SchedulerMessage message;
+  message.mutable_probe()->set_request(7);
+  core_->OnMessage(message);
+  EXPECT_THAT(listener_.probes, ElementsAre(7u));
+  EXPECT_THAT(sent_, IsEmpty());   // what comes of it is told with a heartbeat
 }
 
 }  // namespace
