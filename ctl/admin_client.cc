@@ -39,6 +39,9 @@ class Client final : public AdminClient {
   absl::StatusOr<proto::LinkList> ListLinks() override {
     return Call<proto::LinkList>(&proto::Admin::Stub::ListLinks, proto::LinksRequest());
   }
+  absl::StatusOr<proto::ProbeLinksAnswer> ProbeLinks(const proto::ProbeLinksRequest& request) override {
+    return Call<proto::ProbeLinksAnswer>(&proto::Admin::Stub::ProbeLinks, request);
+  }
   absl::StatusOr<proto::Plan> GetPlan(const std::string& job) override {
     return Call<proto::Plan>(&proto::Admin::Stub::GetPlan, Job(job));
   }

@@ -24,6 +24,7 @@ class AdminClient {
   virtual absl::StatusOr<proto::TensorList> ListTensors(const std::string& job) = 0;
   virtual absl::StatusOr<proto::TableList> ListTables(const std::string& job) = 0;
   virtual absl::StatusOr<proto::LinkList> ListLinks() = 0;
+  virtual absl::StatusOr<proto::ProbeLinksAnswer> ProbeLinks(const proto::ProbeLinksRequest& request) = 0;
   virtual absl::StatusOr<proto::Plan> GetPlan(const std::string& job) = 0;
   virtual absl::StatusOr<proto::Explanation> ExplainPlan(const std::string& job) = 0;
   virtual absl::StatusOr<proto::EffectiveConfig> GetConfig(const std::string& job) = 0;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "base/config_schema.h"
 #include "base/status_macros.h"
 
@@ -24,7 +25,7 @@ const std::vector<std::string>& Commands() {
 const std::vector<std::string>& Options() {
   static const auto* const options = new std::vector<std::string>{
       "--help", "--version", "--json", "--all", "--follow", "--watch", "--job", "--reason", "--timeout", "--after",
-      "--limit", "--scheduler", "--config", "--dry-run", "--explain", "--topology", "--job-file", "--output", "--seed"};
+      "--limit", "--probe", "--bytes", "--scheduler", "--config", "--dry-run", "--explain", "--topology", "--job-file", "--output", "--seed"};
   return *options;
 }
 
@@ -75,6 +76,27 @@ absl::Status CheckPlan(const Arguments& a) {
   return absl::OkStatus();
 }
 
+// "8MiB", "8388608". False: no such size.
+bool ParseSize(absl::string_view text, uint64_t* bytes) {
+  uint64_t unit = 1;
+  for (const auto& [suffix, size] : {std::pair<absl::string_view, uint64_t>{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"B", 1}}) {
+    if (!absl::ConsumeSuffix(&text, suffix)) continue;
+    unit = size;
+    break;
+  }
+  if (!absl::SimpleAtoi(text, bytes) || *bytes > UINT64_MAX / unit) return false;
+  *bytes *= unit;
+  return true;
+}
+
+absl::Status CheckLinks(const Arguments& a) {
+  if (a.probe && a.command != "links") return absl::InvalidArgumentError("--probe goes with links only");
+  if (a.bytes > 0 && !a.probe) return absl::InvalidArgumentError("--bytes goes with links --probe only");
+  if (a.all && a.command != "shards" && !a.probe) return absl::InvalidArgumentError("--all goes with shards and links --probe only");
+  if (a.probe && a.watch_seconds > 0) return absl::InvalidArgumentError("--watch does not go with links --probe, which is done once; `sluicectl links --watch` shows what came of it");
+  return absl::OkStatus();
+}
+
 bool IsNumber(absl::string_view text) {
   double value;
   return absl::SimpleAtod(text, &value);
@@ -104,6 +126,12 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
       out.json = true;
     } else if (word == "--all") {
       out.all = true;
+    } else if (word == "--probe") {
+      out.probe = true;
+    } else if (name == "--bytes") {
+      status = value(&text);
+      if (status.ok() && (!ParseSize(text, &out.bytes) || out.bytes == 0))
+        status = absl::InvalidArgumentError(absl::StrCat("--bytes: \"", text, "\" is no size (bytes, or with KiB, MiB, GiB)"));
     } else if (word == "--dry-run") {
       out.dry_run = true;
     } else if (word == "--explain") {
@@ -182,7 +210,7 @@ absl::StatusOr<Arguments> ParseArguments(const std::vector<std::string>& words) 
   if (out.command.empty() && !out.help && !out.version)
     return absl::InvalidArgumentError(absl::StrCat("a command is missing; one of ", absl::StrJoin(Commands(), ", ")));
   if (out.follow && out.command != "events") return absl::InvalidArgumentError("--follow goes with events only");
-  if (out.all && out.command != "shards") return absl::InvalidArgumentError("--all goes with shards only");
+  SLUICE_RETURN_IF_ERROR(CheckLinks(out));
   if (!out.reason.empty() && out.command != "abort") return absl::InvalidArgumentError("--reason goes with abort only");
   if (out.command == "topology" && out.action.empty() && !out.help)
     return absl::InvalidArgumentError("topology needs import, show or check, and files");
@@ -217,7 +245,12 @@ Commands
   tensors                the tensors of a job: the codec that each one's gradients travel in and why, and what it was measured to
                          save and to lose (job.codec_stats_rounds), on the worker where its residual was largest
   links                  the ways between members: one row a link and path, with kind, rail, goodput and bytes as the
-                         member saw them within the last seconds, and why a link does not use RDMA
+                         member saw them within the last seconds, and why a link does not use RDMA. Below, what links of
+                         the topology were measured to carry
+  links --probe [--all] [--bytes=SIZE]
+                         lets servers send to each other first, SIZE (8MiB) for each pair, to measure the links of the topology
+                         that training has not (--all: every link that servers can reach), and waits for the end. It works
+                         without a job; one that runs is slowed down for that long
   plan                   the plan of a job: servers, workers, tensors
   plan --explain         why it is so: what was weighed, the busiest links, the predicted step and what the runner-up would cost
   plan --dry-run --topology=FILE[,FILE] --job-file=FILE

@@ -28,7 +28,9 @@ struct Arguments {
   uint64_t seed = 1;             // plan --dry-run
   bool json = false;
   bool follow = false;           // events
-  bool all = false;              // shards
+  bool all = false;              // shards, links --probe
+  bool probe = false;            // links
+  uint64_t bytes = 0;            // links --probe; 0 = the scheduler's choice
   double watch_seconds = 0;      // 0 = once
   double timeout_seconds = 10;
   uint64_t after = 0;            // events

@@ -101,6 +101,11 @@ TEST(Arguments, MovesTakeShardsAndServers) {
   EXPECT_EQ(a->shard, 7u);
   EXPECT_EQ(a->server, "s2");
   EXPECT_TRUE(ParseArguments({"rebalance", "--dry-run"})->dry_run);
+  const auto probe = ParseArguments({"links", "--probe", "--all", "--bytes=16MiB"});
+  ASSERT_TRUE(probe.ok()) << probe.status();
+  EXPECT_TRUE(probe->probe && probe->all);
+  EXPECT_EQ(probe->bytes, 16u << 20);
+  EXPECT_EQ(ParseArguments({"links", "--probe", "--bytes", "70000"})->bytes, 70000u);
   EXPECT_EQ(ParseArguments({"drain", "s1"})->server, "s1");
   EXPECT_TRUE(ParseArguments({"drain-status", "s1", "--watch"}).ok());
   EXPECT_TRUE(ParseArguments({"moves", "--watch", "1"}).ok());
@@ -113,6 +118,12 @@ TEST(Arguments, MovesTakeShardsAndServers) {
   EXPECT_THAT(refused({"drain", "s1", "s2"}), HasSubstr("unexpected \"s2\""));
   EXPECT_THAT(refused({"drain", "s1", "--watch"}), HasSubstr("drain-status SERVER --watch"));
   EXPECT_THAT(refused({"rebalance", "--watch"}), HasSubstr("moves --watch"));
+  EXPECT_THAT(refused({"status", "--probe"}), HasSubstr("links only"));
+  EXPECT_THAT(refused({"links", "--bytes=1MiB"}), HasSubstr("links --probe only"));
+  EXPECT_THAT(refused({"links", "--all"}), HasSubstr("shards and links --probe only"));
+  EXPECT_THAT(refused({"links", "--probe", "--watch"}), HasSubstr("done once"));
+  for (const char* size : {"--bytes=8MB", "--bytes=0", "--bytes=-1", "--bytes=x", "--bytes=99999999999GiB"})
+    EXPECT_THAT(refused({"links", "--probe", size}), HasSubstr("no size"));
   EXPECT_THAT(refused({"status", "--dry-run"}), HasSubstr("rebalance and plan only"));
 }
 

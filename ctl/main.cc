@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
 #include "base/config.h"
 #include "base/version.h"
 #include "compression/codec.h"
@@ -14,6 +15,7 @@
 #include "ctl/arguments.h"
 #include "ctl/doctor.h"
 #include "ctl/plan_dry_run.h"
+#include "ctl/probe.h"
 #include "ctl/render.h"
 #include "ctl/topology.h"
 #include "nlohmann/json.hpp"
@@ -50,6 +52,18 @@ int ShowPlan(const absl::StatusOr<proto::Explanation>& explanation, const Argume
   return Show(explanation, a, [&](const proto::Explanation& e) { return a.output.empty() ? Render(e) : RenderForLauncher(e, a.output); });
 }
 
+int Probe(const Arguments& a, AdminClient* client) {
+  proto::ProbeLinksRequest request;
+  request.set_all(a.all);
+  request.set_bytes(a.bytes);
+  const SteadyClock clock;
+  const absl::StatusOr<Probing> probing =
+      ProbeAndWait(request, client, &clock, [](TimeNs time) { std::this_thread::sleep_for(std::chrono::nanoseconds(time)); });
+  if (!probing.ok()) return Complain(probing.status());
+  Print(a.json ? ProbingJson(*probing) : RenderProbing(*probing));
+  return probing->failures.size() < probing->answer.pairs() || probing->answer.pairs() == 0 ? kExitOk : kExitFailed;
+}
+
 int Once(const Arguments& a, AdminClient* client) {
   if (a.command == "status") return Show(client->GetCluster(), a);
   if (a.command == "workers") return Show(client->ListWorkers(a.job), a);
@@ -57,6 +71,7 @@ int Once(const Arguments& a, AdminClient* client) {
     return Show(client->ListShards(a.job), a, [&](const proto::ShardList& shards) { return Render(shards, a.all); });
   if (a.command == "tensors") return Show(client->ListTensors(a.job), a);
   if (a.command == "tables") return Show(client->ListTables(a.job), a);
+  if (a.command == "links" && a.probe) return Probe(a, client);
   if (a.command == "links") return Show(client->ListLinks(), a);
   if (a.command == "plan" && (a.explain || !a.output.empty())) return ShowPlan(client->ExplainPlan(a.job), a);
   if (a.command == "plan") return Show(client->GetPlan(a.job), a);

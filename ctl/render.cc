@@ -196,7 +196,7 @@ std::string RenderEstimates(const proto::LinkList& links) {
 }  // namespace
 
 std::string Render(const proto::LinkList& links) {
-  if (links.members().empty()) return "no member has told of its links yet: it does so every few seconds\n";
+  if (links.members().empty()) return "no member has told of its links yet: it does so every few seconds\n" + RenderEstimates(links);
   Table table({"MEMBER", "PEER", ">LINK", "KIND", "RAIL", "ADDRESS", ">GOODPUT", ">RTT", ">OUT", ">IN", ">CHUNKS", ">RESENT", ">RETRANS",
                "NOTE"});
   uint64_t rows = 0, left_out = 0;
