@@ -126,7 +126,7 @@ class Chooser {
   // Each pair goes into the first round where all of its way is free.
   void MakeRounds() {
     struct Busy {
-      std::vector<bool> arcs, sends, receives;
+      std::vector<bool> links, sends, receives;
     };
     std::vector<Busy> busy;
     for (const auto& [pair, arcs] : picked_) {
@@ -134,15 +134,15 @@ class Chooser {
       for (; round < busy.size(); ++round) {
         const Busy& taken = busy[round];
         if (!taken.sends[pair.from] && !taken.receives[pair.to] &&
-            std::none_of(arcs.begin(), arcs.end(), [&](uint32_t arc) { return taken.arcs[arc]; }))
+            std::none_of(arcs.begin(), arcs.end(), [&](uint32_t arc) { return taken.links[arc / 2]; }))
           break;
       }
       if (round == busy.size()) {
-        busy.push_back({std::vector<bool>(open_.size()), std::vector<bool>(hosts_.size()), std::vector<bool>(hosts_.size())});
+        busy.push_back({std::vector<bool>(open_.size() / 2), std::vector<bool>(hosts_.size()), std::vector<bool>(hosts_.size())});
         choice_.rounds.emplace_back();
       }
       busy[round].sends[pair.from] = busy[round].receives[pair.to] = true;
-      for (const uint32_t arc : arcs) busy[round].arcs[arc] = true;
+      for (const uint32_t arc : arcs) busy[round].links[arc / 2] = true;
       choice_.rounds[round].push_back(pair);
     }
   }

@@ -28,7 +28,8 @@ struct ProbePair {
 };
 
 struct ProbeChoice {
-  // In each round every host sends to one other at most, and receives from one, and no two pairs share an arc.
+  // In each round every host sends to one other at most, and receives from one, and no two pairs share a link, not even in opposite
+  // directions: acknowledgements of one would wait among the other's bytes.
   std::vector<std::vector<ProbePair>> rounds;
   size_t pairs = 0;
   std::vector<uint32_t> unreachable;   // wanted arcs that are on the way of no two hosts
