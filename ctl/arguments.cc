@@ -92,7 +92,8 @@ bool ParseSize(absl::string_view text, uint64_t* bytes) {
 absl::Status CheckLinks(const Arguments& a) {
   if (a.probe && a.command != "links") return absl::InvalidArgumentError("--probe goes with links only");
   if (a.bytes > 0 && !a.probe) return absl::InvalidArgumentError("--bytes goes with links --probe only");
-  if (a.all && a.command != "shards" && !a.probe) return absl::InvalidArgumentError("--all goes with shards and links --probe only");
+  if (a.all && a.command != "shards" && !a.probe && !(a.command == "plan" && (a.explain || a.dry_run)))
+    return absl::InvalidArgumentError("--all goes with shards, plan --explain, plan --dry-run and links --probe only");
   if (a.probe && a.watch_seconds > 0) return absl::InvalidArgumentError("--watch does not go with links --probe, which is done once; `sluicectl links --watch` shows what came of it");
   return absl::OkStatus();
 }
@@ -252,7 +253,8 @@ Commands
                          that training has not (--all: every link that servers can reach), and waits for the end. It works
                          without a job; one that runs is slowed down for that long
   plan                   the plan of a job: servers, workers, tensors
-  plan --explain         why it is so: what was weighed, the busiest links, the predicted step and what the runner-up would cost
+  plan --explain [--all] why it is so: what was weighed, the busiest links, by which routes hosts exchange how much, trees, the
+                         predicted step and what the runner-up would cost; --all shows all routes that were sent, not 32
   plan --dry-run --topology=FILE[,FILE] --job-file=FILE
                          the same for a job that does not run, on a network that need not be there: where its ranks and servers
                          would go. Files of any known format (`sluicectl topology check`), HOSTS=FILE for the inside of hosts; the job

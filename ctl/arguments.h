@@ -28,7 +28,7 @@ struct Arguments {
   uint64_t seed = 1;             // plan --dry-run
   bool json = false;
   bool follow = false;           // events
-  bool all = false;              // shards, links --probe
+  bool all = false;              // shards, plan, links --probe
   bool probe = false;            // links
   uint64_t bytes = 0;            // links --probe; 0 = the scheduler's choice
   double watch_seconds = 0;      // 0 = once

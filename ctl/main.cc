@@ -49,7 +49,7 @@ int Show(const absl::StatusOr<Message>& message, const Arguments& arguments) {
 }
 
 int ShowPlan(const absl::StatusOr<proto::Explanation>& explanation, const Arguments& a) {
-  return Show(explanation, a, [&](const proto::Explanation& e) { return a.output.empty() ? Render(e) : RenderForLauncher(e, a.output); });
+  return Show(explanation, a, [&](const proto::Explanation& e) { return a.output.empty() ? Render(e, a.all) : RenderForLauncher(e, a.output); });
 }
 
 int Probe(const Arguments& a, AdminClient* client) {

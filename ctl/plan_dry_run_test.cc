@@ -39,7 +39,7 @@ TEST(PlanDryRun, PlacesAJobOnASlurmTopology) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   const std::string text = Render(*plan);
   for (const char* part : {"job \"lm\", dry run", "8 hosts", "topology.conf", "placement of workers and servers: best", "best-fit", "round-robin",
-                           "BUSIEST LINKS", "predicted step: ", "is assumed"})
+                           "BUSIEST LINKS", "predicted step: ", "ROUTES", " -> dev", "via s", "collectives", "is assumed"})
     EXPECT_THAT(text, HasSubstr(part));
   const std::string hosts = RenderForLauncher(*plan, "hostlist");
   EXPECT_EQ(std::count(hosts.begin(), hosts.end(), '\n'), 4);
@@ -70,6 +70,8 @@ TEST(Arguments, PlanTakesADryRun) {
   EXPECT_THAT(error({"plan", "--dry-run"}), HasSubstr("needs --topology=FILE"));
   EXPECT_THAT(error({"plan", "--job-file=j"}), HasSubstr("go with plan --dry-run only"));
   EXPECT_THAT(error({"status", "--explain"}), HasSubstr("plan only"));
+  EXPECT_TRUE(ParseArguments({"plan", "--explain", "--all"})->all);
+  EXPECT_THAT(error({"plan", "--all"}), HasSubstr("--all goes with shards, plan --explain"));
   EXPECT_THAT(error({"plan", "--output=xml"}), HasSubstr("hostlist, rankfile and slurm"));
   EXPECT_THAT(Usage(), HasSubstr("plan --dry-run --topology=FILE"));
 }
@@ -98,6 +100,39 @@ TEST(Render, AnExplanationOfARunningJob) {
   for (const char* part : {"plan version 12", "measured: 22.0 ms (+10 %)", "* rack aggregators", "+150 %", "0-2,5", "owner", "0-1  a"})
     EXPECT_THAT(text, HasSubstr(part));
   EXPECT_EQ(text.find('\033'), std::string::npos);
+}
+
+proto::RouteLoad* AddRoute(const std::string& from, const std::string& to, const std::vector<std::string>& via, proto::Explanation* e) {
+  proto::RouteLoad* route = e->add_routes();
+  route->set_from(from);
+  route->set_to(to);
+  for (const std::string& name : via) route->add_via(name);
+  route->set_what("pushes and replies");
+  route->set_bytes(32 << 20);
+  route->set_bytes_per_second(25e6);
+  route->set_narrowest("rack0 -> core");
+  return route;
+}
+
+TEST(Render, RoutesFromHostToHost) {
+  proto::Explanation e;
+  AddRoute("r0h0", "r1h0", {"rack0", "core", "rack1"}, &e);
+  AddRoute("a (and 3 like it)", "b", {"a/mlx5_0", "pod/leaf0", "b/mlx5_1"}, &e)->set_bytes_per_second(12.5e9);
+  e.set_routes_left_out(7);
+  const std::string text = Render(e);
+  for (const char* part : {"ROUTES ", "r0h0 -> r1h0            via rack0 core rack1 ", "32.0 MiB  rack0 -> core", "200 Mb/s  pushes and replies",
+                           "a (and 3 like it) -> b  via mlx5_0 pod/leaf0 mlx5_1 ", "100 Gb/s", "\n7 more routes\n"})
+    EXPECT_THAT(text, HasSubstr(part));
+  EXPECT_THAT(Json(e), HasSubstr("\"routes_left_out\": 7"));
+  EXPECT_THAT(Render(proto::Explanation()), testing::Not(HasSubstr("ROUTES")));
+}
+
+TEST(Render, ManyRoutesAreCut) {
+  proto::Explanation e;
+  for (int i = 0; i < 40; ++i) AddRoute("h" + std::to_string(i), "x", {"s"}, &e);
+  e.set_routes_left_out(2);
+  EXPECT_THAT(Render(e), testing::AllOf(HasSubstr("h31 ->"), testing::Not(HasSubstr("h32 ->")), HasSubstr("10 more routes; --all shows 8 of them")));
+  EXPECT_THAT(Render(e, /*all=*/true), testing::AllOf(HasSubstr("h39 ->"), HasSubstr("2 more routes\n")));
 }
 
 }  // namespace

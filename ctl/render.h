@@ -16,7 +16,7 @@ std::string Render(const proto::TableList& tables);
 std::string Render(const proto::TensorList& tensors);
 std::string Render(const proto::LinkList& links);
 std::string Render(const proto::Plan& plan);
-std::string Render(const proto::Explanation& explanation);
+std::string Render(const proto::Explanation& explanation, bool all = false);   // the most loaded routes, or `all` that there are
 // Hosts in the order of ranks: "hostlist" (a line a rank), "rankfile" (Open MPI), "slurm" (one line).
 std::string RenderForLauncher(const proto::Explanation& explanation, const std::string& format);
 std::string Render(const proto::EffectiveConfig& config);

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -12,11 +13,19 @@
 namespace sluice::ctl {
 namespace {
 
-constexpr int kRanksShown = 64, kTreesShown = 16, kServersShown = 32;
+constexpr int kRanksShown = 64, kTreesShown = 16, kServersShown = 32, kRoutesShown = 32;
 
 std::string Ms(double ms) { return std::isinf(ms) ? "never" : ms < 10 ? absl::StrFormat("%.2f ms", ms) : absl::StrFormat("%.1f ms", ms); }
 
 std::string Rate(double bytes_per_second) { return absl::StrCat(Bytes(static_cast<uint64_t>(std::max(0.0, bytes_per_second))), "/s"); }
+
+// As operators name links: "200 Mb/s", "25 Gb/s".
+std::string BitRate(double bytes_per_second) {
+  double bits = 8 * std::max(0.0, bytes_per_second);
+  int unit = 0;
+  for (; bits >= 1000 && unit < 4; ++unit) bits /= 1000;
+  return absl::StrFormat("%.4g %sb/s", bits, std::vector<const char*>{"", "k", "M", "G", "T"}[static_cast<size_t>(unit)]);
+}
 
 // "0-3,8": ranks ascending.
 std::string RankRanges(const google::protobuf::RepeatedField<uint32_t>& ranks) {
@@ -81,9 +90,31 @@ std::string TreesText(const proto::Explanation& e) {
   return absl::StrCat("\n", table.Text(), e.trees_size() > kTreesShown ? absl::StrCat(e.trees_size() - kTreesShown, " more trees (--json)\n") : "");
 }
 
+std::string RoutesText(const proto::Explanation& e, bool all) {
+  if (e.routes().empty()) return "";
+  Table table({"ROUTES", "VIA", ">BYTES A STEP", "NARROWEST", ">CARRIES", "WHAT"});
+  const int shown = all ? e.routes_size() : std::min(kRoutesShown, e.routes_size());
+  for (int i = 0; i < shown; ++i) {
+    const proto::RouteLoad& route = e.routes(i);
+    // What is inside of a host goes by its own name: "mlx5_0", not "node7/mlx5_0".
+    const std::string via = absl::StrJoin(route.via(), " ", [&](std::string* out, const std::string& name) {
+      for (const std::string& end : {route.from(), route.to()})
+        if (const std::string host = absl::StrCat(end.substr(0, end.find(' ')), "/"); absl::StartsWith(name, host))
+          return absl::StrAppend(out, name.substr(host.size()));
+      absl::StrAppend(out, name);
+    });
+    table.Add({absl::StrCat(route.from(), " -> ", route.to()), via.empty() ? "-" : absl::StrCat("via ", via),
+               Bytes(static_cast<uint64_t>(std::max(0.0, route.bytes()))), route.narrowest(), BitRate(route.bytes_per_second()), route.what()});
+  }
+  const uint64_t more = static_cast<uint64_t>(e.routes_size() - shown) + e.routes_left_out();
+  std::string rest;
+  if (more > 0) rest = absl::StrCat(more, " more routes", shown < e.routes_size() ? absl::StrCat("; --all shows ", e.routes_size() - shown, " of them") : "", "\n");
+  return absl::StrCat("\n", table.Text(), rest);
+}
+
 }  // namespace
 
-std::string Render(const proto::Explanation& e) {
+std::string Render(const proto::Explanation& e, bool all) {
   std::string text = absl::StrCat("job \"", Clean(e.job()), "\", ", e.plan_version() == 0 ? "dry run" : absl::StrCat("plan version ", e.plan_version()), "\n",
                                   "topology: ", Clean(e.topology()), "\n",
                                   "predicted step: ", Ms(e.step_ms()), " = ", Ms(e.compute_ms()), " of computing, ", Ms(e.communication_ms()),
@@ -99,7 +130,7 @@ std::string Render(const proto::Explanation& e) {
       links.Add({load.from(), load.to(), Bytes(static_cast<uint64_t>(std::max(0.0, load.bytes()))), Rate(load.bytes_per_second()), Ms(load.busy_ms()), load.source()});
     absl::StrAppend(&text, "\n", links.Text());
   }
-  absl::StrAppend(&text, TreesText(e));
+  absl::StrAppend(&text, RoutesText(e, all), TreesText(e));
   if (!e.servers().empty()) {
     absl::StrAppend(&text, "\n");
     for (int i = 0; i < std::min(kServersShown, e.servers_size()); ++i) absl::StrAppend(&text, Clean(e.servers(i)), "\n");

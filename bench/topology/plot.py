@@ -40,7 +40,7 @@ def main():
                 rows.append((f'{label}, best-fit', 1e3 * r['step_s'], '#999'))
         (folder / 'placement_versus.svg').write_text(bars('Predicted time of the exchange', rows, 'ms'))
     if 'scale' in data:
-        rows = [(f'{r["tasks"]} tasks, {r["job"]}, {what}', r[what + '_s'], '#2a6') for r in data['scale'] for what in ('solve', 'replan')]
+        rows = [(f'{r["tasks"]} tasks, {r["job"]}, {what}', r[what + '_s'], '#2a6') for r in data['scale'] if 'solve_s' in r for what in ('solve', 'replan')]
         (folder / 'placement_scale.svg').write_text(bars('Planning on a fabric of 100,352 GPUs', rows, 's'))
 
 

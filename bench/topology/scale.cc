@@ -7,6 +7,7 @@
 #include "bench/topology/cases.h"
 #include "bench/topology/rows.h"
 #include "scheduler/placement/arc_loads.h"
+#include "scheduler/placement/plan_job.h"
 #include "scheduler/placement/sites.h"
 #include "scheduler/placement/solver.h"
 
@@ -19,6 +20,29 @@ double PeakBytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return 1024.0 * static_cast<double>(usage.ru_maxrss);
+}
+
+// All of `sluicectl plan --dry-run` but reading files: every exchange that the job allows, owners, trees, routes, text.
+nlohmann::json DryRuns(const Cluster& cluster, std::vector<Job> jobs) {
+  nlohmann::json rows = nlohmann::json::array();
+  std::fprintf(stderr, "\n%-60s %8s %8s %8s\n", "dry run", "time", "step", "routes");
+  jobs.push_back({.name = "servers, a rank a GPU", .file = jobs[0].file, .exchange = placement::Exchange::kServers});
+  for (Job& job : jobs) {
+    job.file.mutable_job()->set_exchange(job.exchange == placement::Exchange::kServers ? "servers" : "allreduce");
+    if (job.servers > 0) job.file.set_servers(job.servers);
+    const double t = Seconds();
+    const auto plan = placement::PlanJob(job.file, cluster.graph, *cluster.routes, {});
+    const double plan_s = Seconds() - t;
+    if (!plan.ok()) {
+      std::fprintf(stderr, "%s: %s\n", job.name.c_str(), plan.status().ToString().c_str());
+      continue;
+    }
+    std::fprintf(stderr, "%-60s %6.2f s %5.3g ms %8d\n", (std::to_string(job.file.job().workers()) + " ranks (" + job.name + ")").c_str(), plan_s,
+                 plan->step_ms(), plan->routes_size());
+    rows.push_back({{"cluster", cluster.name}, {"job", job.name}, {"ranks", job.file.job().workers()}, {"dry_run_s", plan_s},
+                    {"step_ms", plan->step_ms()}, {"peak_bytes", PeakBytes()}, {"goal_met", plan_s < kPlanGoal && PeakBytes() < kMemoryGoal}});
+  }
+  return rows;
 }
 
 }  // namespace
@@ -72,6 +96,8 @@ nlohmann::json Scale(uint32_t zones) {
                       {"peak_bytes", PeakBytes()}, {"step_s", busiest.empty() ? 0 : busiest[0].seconds}, {"start", solution->start},
                       {"goal_met", plan_s < kPlanGoal && replan_s < kReplanGoal && PeakBytes() < kMemoryGoal}});
     }
+    if (use == Use::kEmpty)
+      for (nlohmann::json& row : DryRuns(cluster, jobs)) rows.push_back(std::move(row));
   }
   return rows;
 }

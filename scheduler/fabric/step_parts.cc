@@ -3,14 +3,26 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
 namespace sluice::fabric {
 namespace {
 
+using Parts = std::vector<Routes::Part>;
+
 bool IsPart(double value) { return value >= 0 && value <= 1; }
 bool IsAmount(double value) { return value >= 0 && value < std::numeric_limits<double>::infinity(); }
+
+Parts PartsOfRanks(const StepSpec& spec, const std::vector<uint32_t>& ranks) {
+  Parts parts;
+  for (const uint32_t rank : ranks) {
+    if (!parts.empty() && parts.back().host == spec.workers[rank]) parts.back().weight += 1;
+    else parts.push_back({spec.workers[rank], 1});
+  }
+  return parts;
+}
 
 }  // namespace
 
@@ -86,6 +98,33 @@ std::vector<Stream> StreamsOf(const StepSpec& spec) {
     streams.push_back(std::move(stream));
   }
   return streams;
+}
+
+std::vector<std::vector<StageExchange>> StagesOf(const StepSpec& spec, const Stream& stream) {
+  Parts owners;
+  for (const auto& [owner, bytes] : stream.bytes) owners.push_back({spec.servers[owner], bytes});
+  std::vector<std::vector<StageExchange>> stages(1);
+  stages[0].push_back({PartsOfRanks(spec, stream.direct), owners});
+  if (stream.tree < 0) return stages;
+  const StepTree& tree = spec.trees[stream.tree];
+  const std::vector<uint32_t> depths = DepthsOf(tree);
+  const uint32_t deepest = depths.empty() ? 0 : *std::max_element(depths.begin(), depths.end());
+  const double total = stream.Total();
+  stages.resize(1 + deepest);
+  std::map<std::pair<uint32_t, int32_t>, Parts> senders;   // by stage and parent: hosts of its nodes
+  for (size_t n = 0; n < tree.nodes.size(); ++n) {
+    const StepTree::Node& node = tree.nodes[n];
+    const uint32_t host = spec.servers[node.server];
+    Parts ranks = PartsOfRanks(spec, node.ranks);
+    const bool on_host = std::all_of(ranks.begin(), ranks.end(), [&](const Routes::Part& part) { return part.host == host; });
+    if (!on_host) stages[0].push_back({std::move(ranks), {{host, total}}});
+    senders[{1 + deepest - depths[n], node.parent}].push_back({host, 1});
+  }
+  for (auto& [key, from] : senders) {
+    const auto& [stage, parent] = key;
+    stages[stage].push_back({std::move(from), parent < 0 ? owners : Parts{{spec.servers[tree.nodes[parent].server], total}}});
+  }
+  return stages;
 }
 
 std::vector<std::vector<Ring>> RingsOf(const StepSpec& spec) {

@@ -20,6 +20,14 @@ struct Stream {
 };
 std::vector<Stream> StreamsOf(const StepSpec& spec);
 
+// Who sends to whom in a stage of a stream, on the way to the owners; the way back is the same, turned round. The bytes are the
+// products of weights, before ratios.
+struct StageExchange {
+  std::vector<Routes::Part> from, to;
+};
+// Stage 0 is the pushes, stage i the sums of the nodes of the i-th level from the leaves.
+std::vector<std::vector<StageExchange>> StagesOf(const StepSpec& spec, const Stream& stream);
+
 // A node's distance from the owners: 1 if it has no parent. Parents come to fewer, so cycles are refused by CheckStep.
 std::vector<uint32_t> DepthsOf(const StepTree& tree);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <map>
 #include <numeric>
 #include <utility>
 
@@ -64,51 +63,9 @@ double FarthestLatency(const Routes& routes, const std::vector<uint32_t>& from, 
   return most;
 }
 
-Parts PartsOfRanks(const StepSpec& spec, const std::vector<uint32_t>& ranks) {
-  Parts parts;
-  for (const uint32_t rank : ranks) {
-    if (!parts.empty() && parts.back().host == spec.workers[rank]) parts.back().weight += 1;
-    else parts.push_back({spec.workers[rank], 1});
-  }
-  return parts;
-}
-
 Parts Times(Parts parts, double factor) {
   for (Routes::Part& part : parts) part.weight *= factor;
   return parts;
-}
-
-// Who sends to whom in a stage of a stream, on the way to the owners; the way back is the same, turned round. Stage 0 is the
-// pushes, stage i the sums of the nodes of the i-th level from the leaves.
-struct Exchange {
-  Parts from, to;   // the bytes: product of weights
-};
-
-std::vector<std::vector<Exchange>> StagesOf(const StepSpec& spec, const Stream& stream) {
-  Parts owners;
-  for (const auto& [owner, bytes] : stream.bytes) owners.push_back({spec.servers[owner], bytes});
-  std::vector<std::vector<Exchange>> stages(1);
-  stages[0].push_back({PartsOfRanks(spec, stream.direct), owners});
-  if (stream.tree < 0) return stages;
-  const StepTree& tree = spec.trees[stream.tree];
-  const std::vector<uint32_t> depths = DepthsOf(tree);
-  const uint32_t deepest = depths.empty() ? 0 : *std::max_element(depths.begin(), depths.end());
-  const double total = stream.Total();
-  stages.resize(1 + deepest);
-  std::map<std::pair<uint32_t, int32_t>, Parts> senders;   // by stage and parent: hosts of its nodes
-  for (size_t n = 0; n < tree.nodes.size(); ++n) {
-    const StepTree::Node& node = tree.nodes[n];
-    const uint32_t host = spec.servers[node.server];
-    Parts ranks = PartsOfRanks(spec, node.ranks);
-    const bool on_host = std::all_of(ranks.begin(), ranks.end(), [&](const Routes::Part& part) { return part.host == host; });
-    if (!on_host) stages[0].push_back({std::move(ranks), {{host, total}}});
-    senders[{1 + deepest - depths[n], node.parent}].push_back({host, 1});
-  }
-  for (auto& [key, from] : senders) {
-    const auto& [stage, parent] = key;
-    stages[stage].push_back({std::move(from), parent < 0 ? owners : Parts{{spec.servers[tree.nodes[parent].server], total}}});
-  }
-  return stages;
 }
 
 // The most that a server adds up: pushes and sums that come to it, bytes.
@@ -143,7 +100,7 @@ absl::StatusOr<StepModel> StepModel::Create(const Routes* routes, const StepSpec
   const std::vector<Stream> streams = StreamsOf(spec);
   std::vector<bool> owns(spec.servers.size());
   size_t stages = 0;
-  std::vector<std::vector<std::vector<Exchange>>> of_streams;
+  std::vector<std::vector<std::vector<StageExchange>>> of_streams;
   for (const Stream& stream : streams) {
     of_streams.push_back(StagesOf(spec, stream));
     stages = std::max(stages, of_streams.back().size());
@@ -155,7 +112,7 @@ absl::StatusOr<StepModel> StepModel::Create(const Routes* routes, const StepSpec
     for (size_t s = 0; s < stages; ++s) {
       for (const auto& of : of_streams) {
         if (s >= of.size()) continue;
-        for (const Exchange& exchange : of[s]) {
+        for (const StageExchange& exchange : of[s]) {
           if (back) loads.Add(Times(exchange.to, spec.reply_ratio), exchange.from);
           else loads.Add(exchange.from, Times(exchange.to, s == 0 ? spec.push_ratio : spec.forward_ratio));
         }

@@ -15,6 +15,7 @@
 #include "scheduler/placement/solver.h"
 #include "scheduler/placement/traffic.h"
 #include "scheduler/placement/trees.h"
+#include "scheduler/planning/explain_routes.h"
 #include "scheduler/topology/formats/hostlist.h"
 
 namespace sluice::placement {
@@ -217,6 +218,7 @@ class JobPlanner {
       if (task.role == Role::kServer) out_.add_servers(absl::StrCat("server ", task.number, " on ", host));
     }
     FillRanks(c);
+    ExplainRoutes(c);
     for (const std::string& note : c.tasks.notes) out_.add_notes(note);
     for (const std::string& note : NotesOn(graph_)) out_.add_notes(note);
     if (c.loads.unreachable > 0) out_.add_notes("some of the traffic has no way: links are down");
@@ -290,6 +292,20 @@ class JobPlanner {
     for (const std::string& note : trees.notes) out_.add_notes(note);
     if (!job_.traffic().empty()) out_.add_notes("the steps of owners and trees are of the exchange with servers alone, without the groups' traffic");
     const TreeOption& chosen = trees.options[trees.chosen];
+    exchange_.push_ratio = exchange_.forward_ratio = push;
+    exchange_.reply_ratio = pull;
+    for (const proto::WorkerInfo& worker : plan.workers()) exchange_.workers.push_back(graph_.Find(worker.host()));
+    for (const proto::ServerInfo& server : plan.servers()) exchange_.servers.push_back(graph_.Find(server.host()));
+    for (const proto::ShardInfo& shard : plan.shards()) {
+      const auto tree = chosen.tree_of.find(shard.server());
+      exchange_.shards.push_back({.server = shard.server(), .bytes = static_cast<double>(shard.bytes()),
+                                  .tree = tree == chosen.tree_of.end() ? -1 : static_cast<int32_t>(tree->second) - 1});
+    }
+    for (const proto::Tree& tree : chosen.trees) {
+      fabric::StepTree& of = exchange_.trees.emplace_back();
+      for (const proto::TreeNode& node : tree.nodes())
+        of.nodes.push_back({.server = node.server(), .parent = node.parent(), .ranks = {node.ranks().begin(), node.ranks().end()}});
+    }
     for (const proto::Tree& tree : chosen.trees) *out_.add_trees() = tree;
     // What is not the exchange with servers stays on the links beside it.
     if (chosen.arc_bytes.empty()) return;
@@ -299,6 +315,27 @@ class JobPlanner {
     for (size_t arc = 0; arc < arcs->size(); ++arc) (*arcs)[arc] += chosen.arc_bytes[arc];
     const auto busiest = BusiestOf(*arcs, routes_, 1);
     *seconds = busiest.empty() ? 0 : busiest[0].seconds;
+  }
+
+  void ExplainRoutes(const Candidate& c) {
+    std::vector<uint32_t> hosts;
+    const auto host = [&](uint32_t task) { return c.problem.sites[c.placement[task]].host; };
+    for (uint32_t t = 0; t < c.problem.tasks.size(); ++t) hosts.push_back(host(t));
+    fabric::StepRoutes routes(&graph_, &routes_, std::move(hosts));
+    routes.AddStep(exchange_);
+    const Traffic rest = WithoutServers(c);
+    for (uint32_t t = 0; t < c.tasks.workers; ++t)
+      for (const Traffic::Peer& peer : rest.Peers(t)) routes.Add(host(t), host(peer.task), peer.out, fabric::kCollectives);
+    const auto parts = [&](const std::vector<uint32_t>& tasks, double weight) {
+      std::vector<fabric::Routes::Part> list;
+      for (const uint32_t task : tasks) list.push_back({host(task), weight});
+      return list;
+    };
+    for (const Traffic::AllToAll& all : rest.all_to_alls()) {
+      routes.AddAll(parts(all.from, 1), parts(all.to, all.there), fabric::kCollectives);
+      routes.AddAll(parts(all.to, 1), parts(all.from, all.back), fabric::kCollectives);
+    }
+    planning::FillRoutes(graph_, routes_, routes, &out_);
   }
 
   static Traffic WithoutServers(const Candidate& c) {
@@ -337,6 +374,7 @@ class JobPlanner {
   std::vector<Site> sites_;
   Hierarchy hierarchy_;
   uint32_t most_places_ = 0;
+  fabric::StepSpec exchange_;    // with servers, as chosen
   proto::Explanation out_;
 };
 

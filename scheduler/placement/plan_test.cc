@@ -175,6 +175,42 @@ TEST(PlanJob, ExplainsWhatItChoseAndWhatElseThereWas) {
   EXPECT_NEAR(plan->step_ms(), plan->compute_ms() + plan->communication_ms(), 1e-9);
   EXPECT_GT(plan->bound_ms(), 0);
   EXPECT_NEAR(plan->busiest(0).busy_ms(), plan->communication_ms(), 1e-9);
+  // With trees the racks' links carry sums alone.
+  ASSERT_GT(plan->routes_size(), 2);
+  EXPECT_THAT(plan->routes(0).what(), HasSubstr("forwards"));
+  EXPECT_EQ(plan->routes(0).via_size(), 3);
+  EXPECT_THAT(plan->routes(0).narrowest(), HasSubstr(" -> "));
+  EXPECT_EQ(plan->routes(0).bytes_per_second(), plan->busiest(0).bytes_per_second());
+}
+
+TEST(PlanJob, ShowsTheRoutesOfGroups) {
+  const Racks racks(2, 2, 5, 1);
+  proto::JobFile job = Job(4);
+  job.mutable_job()->set_exchange("allreduce");
+  job.mutable_job()->set_groups("pipeline:4");
+  proto::GroupTraffic* traffic = job.add_traffic();
+  traffic->set_name("pipeline");
+  traffic->set_pattern("neighbours");
+  traffic->set_bytes(1'000'000);
+  const auto plan = Plan(racks, job);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  // A ring of four and a line of four, of the same neighbours: 4 + 4 - 1 ordered pairs.
+  EXPECT_EQ(plan->routes_size(), 7);
+  double bytes = 0;
+  for (const proto::RouteLoad& route : plan->routes()) {
+    EXPECT_EQ(route.what(), "collectives");
+    bytes += route.bytes();
+  }
+  EXPECT_NEAR(bytes, 4 * 2 * 0.75 * 100e6 + 6 * 1e6, 1);
+}
+
+TEST(PlanJob, JoinsHostsThatAreAlikeInLargeJobs) {
+  const Racks racks(16, 32, 2, 1);   // 512 hosts
+  const auto plan = Plan(racks, Job(512));
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_LE(plan->routes_size(), 256);
+  EXPECT_THAT(plan->routes(0).from(), HasSubstr("(and 31 like it)"));
+  EXPECT_THAT(plan->ShortDebugString(), HasSubstr("routes are of groups of hosts that hang alike"));
 }
 
 TEST(PlanJob, PlansWithAnyExchangeAndPlacement) {

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "scheduler/planning/explain_routes.h"
 #include "scheduler/planning/plan_step.h"
 #include "scheduler/planning/tree_options.h"
 
@@ -63,6 +66,17 @@ void ExplainTrees(const proto::Plan& plan, const network::Network& network, doub
   else choice->set_why("the others are predicted to be no faster");
 }
 
+void ExplainRoutes(const PlanStep& step, const network::Network& network, proto::Explanation* out) {
+  std::vector<uint32_t> hosts = step.spec.workers;
+  hosts.insert(hosts.end(), step.spec.servers.begin(), step.spec.servers.end());
+  fabric::StepRoutes routes(&network.graph(), &network.routes(), std::move(hosts));
+  routes.AddStep(step.spec);
+  for (const PlanStep::Copy& copy : step.copies)
+    routes.Add(step.spec.servers[copy.from], step.spec.servers[copy.to], copy.bytes, fabric::kCopies);
+  FillRoutes(network.graph(), network.routes(), routes, out);
+  if (!step.copies.empty()) out->add_notes("what goes to copies of shards is in the routes, but neither in the predicted step nor in the busiest links");
+}
+
 }  // namespace
 
 proto::Explanation ExplainPlan(const proto::Plan& plan, const network::Network& network) {
@@ -96,6 +110,7 @@ proto::Explanation ExplainPlan(const proto::Plan& plan, const network::Network& 
   out.set_communication_ms(1e3 * prediction.communication_s);
   out.set_bound_ms(1e3 * BoundSeconds(plan, step.spec));
   for (proto::LinkLoad& load : BusiestLinks(network, prediction.busiest)) *out.add_busiest() = std::move(load);
+  ExplainRoutes(step, network, &out);
   if (!prediction.complete) out.add_notes("some members have no way to each other in the topology; what they exchange is left out");
   out.add_notes("the trainer's own time is not known to the scheduler: the prediction is of the exchange alone");
   ExplainTrees(plan, network, prediction.step_s, &out);

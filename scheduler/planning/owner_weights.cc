@@ -5,8 +5,8 @@
 #include <set>
 #include <utility>
 
-#include "scheduler/planning/places.h"
 #include "scheduler/planning/plan_step.h"
+#include "scheduler/topology/places.h"
 
 namespace sluice::planning {
 namespace {
@@ -98,7 +98,7 @@ OwnerWeights WeighOwners(const proto::Plan& plan, const network::Network& networ
     const uint32_t host = network.Host(server.host());
     if (host == topology::kNone) return out;
     const auto beside = workers.find(host);
-    const auto [it, is_new] = known.emplace(std::pair(SwitchesOf(network.graph(), host), beside == workers.end() ? 0 : beside->second),
+    const auto [it, is_new] = known.emplace(std::pair(topology::SwitchesOf(network.graph(), host), beside == workers.end() ? 0 : beside->second),
                                             kinds.size());
     if (is_new) kinds.emplace_back();
     if (kinds.size() > kMaxServerKinds) return out;

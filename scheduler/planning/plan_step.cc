@@ -122,6 +122,9 @@ PlanStep StepOfPlan(const proto::Plan& plan, const network::Network& network) {
     if (bytes == 0 || shard.server() >= server_of.size() || server_of[shard.server()] == kNowhere) continue;
     const auto tree = tree_of.find(shard.tree());
     spec.shards.push_back({.server = server_of[shard.server()], .bytes = bytes, .tree = tree == tree_of.end() ? -1 : tree->second});
+    for (const proto::BackupInfo& backup : shard.backups())
+      if (backup.server() < server_of.size() && server_of[backup.server()] != kNowhere)
+        out.copies.push_back({.from = server_of[shard.server()], .to = server_of[backup.server()], .bytes = bytes});
   }
   if (largest > 0) spec.partition_bytes = largest;
   spec.push_ratio = push.Mean();

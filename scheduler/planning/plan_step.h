@@ -15,7 +15,13 @@ inline constexpr double kTcpEfficiency = 0.956;
 
 // False in `complete`: some member runs where the network knows no host (it is left out, and so are its shards).
 struct PlanStep {
+  // What an owner sends to a server that has a copy of one of its shards: the round's aggregate. It is not in `spec`.
+  struct Copy {
+    uint32_t from = 0, to = 0;   // of spec.servers
+    double bytes = 0;
+  };
   fabric::StepSpec spec;
+  std::vector<Copy> copies;
   bool complete = true;
   double compute_s = 0;
 };

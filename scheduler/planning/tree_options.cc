@@ -8,8 +8,8 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "scheduler/planning/places.h"
 #include "scheduler/planning/plan_step.h"
+#include "scheduler/topology/places.h"
 #include "transport/control/tree_way.h"
 
 namespace sluice::planning {
@@ -40,7 +40,7 @@ Places FindPlaces(const proto::Plan& plan, const network::Network& network) {
   const auto rack_of = [&](const std::string& name) -> uint32_t {
     const uint32_t host = network.Host(name);
     if (host == kNone) return kNone;
-    const auto [it, is_new] = racks.emplace(SwitchesOf(network.graph(), host), static_cast<uint32_t>(racks.size()));
+    const auto [it, is_new] = racks.emplace(topology::SwitchesOf(network.graph(), host), static_cast<uint32_t>(racks.size()));
     return it->second;
   };
   for (const proto::WorkerInfo& worker : plan.workers()) {

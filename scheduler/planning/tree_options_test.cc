@@ -127,6 +127,58 @@ TEST(ExplainPlanTest, SaysWhatALinkCarriesAndWhatWasWeighed) {
   EXPECT_THAT(ExplainPlan(plan, *network).notes(), Contains(HasSubstr("node.host")));
 }
 
+const proto::RouteLoad* FindRoute(const proto::Explanation& e, const std::string& from, const std::string& to) {
+  for (const proto::RouteLoad& route : e.routes())
+    if (route.from() == from && route.to() == to) return &route;
+  return nullptr;
+}
+
+TEST(ExplainPlanTest, ShowsWhichWayBytesTake) {
+  const auto network = Racks(2, 2, 20e6);
+  const std::vector<std::string> hosts = {"r0h0", "r0h1", "r1h0", "r1h1"};
+  proto::Plan plan = PlanOf(hosts, hosts, 64, network.get());
+  const proto::Explanation flat = ExplainPlan(plan, *network);
+  EXPECT_EQ(flat.routes_size(), 12);   // each host with each other
+  EXPECT_EQ(flat.routes_left_out(), 0u);
+  const proto::RouteLoad& first = flat.routes(0);
+  EXPECT_EQ(first.from()[1] == first.to()[1], false);   // those between racks first
+  EXPECT_EQ(first.via_size(), 3);
+  EXPECT_EQ(first.via(1), "core");
+  EXPECT_EQ(first.narrowest(), first.via(0) + " -> core");
+  EXPECT_EQ(first.bytes_per_second(), 20e6);
+  EXPECT_EQ(first.what(), "pushes and replies");
+  // A push of the quarter that lies there, and a reply of the quarter that lies here.
+  for (const proto::RouteLoad& route : flat.routes()) EXPECT_NEAR(route.bytes(), 32.0 * (1 << 20), 1000);
+
+  std::string why_not;
+  plan = WithTrees(plan, TreeOptions(plan, *network, &why_not)[0].choice);
+  proto::BackupInfo* copy = plan.mutable_shards(0)->add_backups();   // of a shard on r0h0
+  copy->set_server(3);
+  const proto::Explanation trees = ExplainPlan(plan, *network);
+  double across = 0;
+  for (const proto::RouteLoad& route : trees.routes()) {
+    if (route.from()[1] == route.to()[1]) continue;
+    EXPECT_THAT(route.what(), testing::AnyOf("forwards", "copies"));
+    if (route.from()[1] == '0') across += route.bytes();
+  }
+  // Half of the model as sums, half as replies; and the copy.
+  const double of_shard = 4.0 * (1 << 20);
+  EXPECT_NEAR(across, 64.0 * (1 << 20) + of_shard, 1000);
+  const proto::RouteLoad* with_copy = FindRoute(trees, "r0h0", "r1h1");
+  ASSERT_NE(with_copy, nullptr);
+  EXPECT_EQ(with_copy->what(), "copies");
+  EXPECT_THAT(trees.notes(), Contains(HasSubstr("copies of shards is in the routes")));
+}
+
+TEST(ExplainPlanTest, RoutesBeyondWhatIsReadableAreCounted) {
+  const auto network = Racks(4, 6, 20e6);
+  std::vector<std::string> hosts;
+  for (int i = 0; i < 24; ++i) hosts.push_back("r" + std::to_string(i / 6) + "h" + std::to_string(i % 6));
+  const proto::Explanation e = ExplainPlan(PlanOf(hosts, hosts, 96, network.get()), *network);
+  EXPECT_EQ(e.routes_size(), 256);
+  EXPECT_EQ(e.routes_left_out(), 24u * 23 - 256);
+}
+
 TEST(ExplainPlanTest, NoPlanIsFasterThanTheBound) {
   const auto network = Racks(2, 2, 20e6);
   const std::vector<std::string> hosts = {"r0h0", "r0h1", "r1h0", "r1h1"};

@@ -1,5 +1,6 @@
 """Aggregation trees with real daemons: the workers of a host push to the server that runs there (docs/topology/trees.md)."""
 
+import json
 import re
 import urllib.request
 
@@ -77,6 +78,27 @@ class Trees(TestCase):
             cluster.scheduler.wait_for("server_lost.*server-1")
             self.assertEqual(self.hashes(cluster, workers), flat)
             self.assertGreater(self.metric(cluster, 0, "sluice_server_forwards_total"), 0)
+
+    def test_explain_shows_trees_and_routes_of_a_running_job(self):
+        with self.cluster("on") as cluster:
+            workers = self.start(cluster, epochs=200)
+            workers[0].wait_for(step_pattern(5))
+            plan = json.loads(cluster.ctl("plan", "--explain", "--json"))
+            text = cluster.ctl("plan", "--explain", "--all")
+            cluster.ctl("abort", plan["job"])
+        aggregators = {node["server"] for tree in plan["trees"] for node in tree["nodes"]}
+        self.assertEqual(aggregators, {0, 1})   # of h0 and h1, where two workers are
+        self.assertEqual(plan["routes_left_out"], 0)
+        routes = {(route["from"], route["to"]): route for route in plan["routes"]}
+        # Workers push to the server beside them by shared memory; what goes from host to host are its sums, and replies.
+        self.assertEqual(set(routes), {(a, b) for a in ("h0", "h1", "h2") for b in ("h0", "h1", "h2") if a != b})
+        for route in routes.values():
+            self.assertIn("forwards", route["what"])
+            self.assertEqual(route["via"], ["(unlisted)"])
+            self.assertGreater(route["bytes"], 0)
+            self.assertGreater(route["bytes_per_second"], 0)
+        self.assertRegex(text, r"h0 -> h2 +via \(unlisted\) +[0-9.]+ \w+ +h0 -> \(unlisted\) ")
+        self.assertRegex(text, r"TREE +NODE +SERVER +FORWARDS TO")
 
     def test_what_cannot_have_a_tree_runs_without(self):
         with self.cluster("on") as cluster:
