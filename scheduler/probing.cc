@@ -21,6 +21,7 @@ namespace sluice::scheduler {
 namespace {
 
 constexpr TimeNs kConnectLimit = 5 * kSecond;
+constexpr int kMaxProbeResults = 256;             // of a heartbeat
 constexpr double kSlowest = 1e6;                  // bytes a second: slower links run into the limit
 constexpr TimeNs kWordLimit = 5 * kSecond;        // for the result to come, beyond the pair's own limit
 
@@ -128,7 +129,8 @@ void CoreImpl::BeginProbeRound() {
 void CoreImpl::TakeProbes(const std::string& server, const proto::Heartbeat& heartbeat) {
   if (!probe_run_.has_value() || heartbeat.probes().empty()) return;
   ProbeRun& run = *probe_run_;
-  for (const proto::ProbeResult& result : heartbeat.probes()) {
+  for (int i = 0; i < std::min(heartbeat.probes_size(), kMaxProbeResults); ++i) {
+    const proto::ProbeResult& result = heartbeat.probes(i);
     std::vector<ProbeRun::Pair>& pairs = run.rounds[run.round];
     const auto pair = std::find_if(pairs.begin(), pairs.end(), [&](const ProbeRun::Pair& each) {
       return !each.ended && result.request() == run.round_request && each.from == server && each.to == result.peer();

@@ -5,7 +5,7 @@ import os
 import signal
 import tempfile
 
-from cluster import Cluster, TestCase, binary
+from cluster import Cluster, TestCase, binary, step_pattern, train_args
 
 TOPOLOGY = """sluice-topology 1
 host   h[0-3]
@@ -86,6 +86,21 @@ class Probes(TestCase):
         self.assertEqual((probe["answer"]["pairs"], probe["failures"]), (2, []))
         cluster.servers[0].signal(signal.SIGTERM)
         cluster.servers[0].wait()
+
+    def test_training_goes_on_and_keeps_its_bits(self):
+        hashes = set()
+        for probing in (False, True):
+            cluster = self.cluster()
+            arguments = train_args(cluster, epochs=60, job__order="exact", data__transport="tcp")
+            workers = [cluster.start_worker(rank, arguments + ["--node.host=h%d" % rank]) for rank in (0, 1)]
+            if probing:
+                workers[0].wait_for(step_pattern(20))
+                probe, _ = self.probe(cluster, "--all", "--bytes=4MiB")
+                self.assertEqual((probe["answer"]["pairs"], probe["failures"]), (4, []))
+            for worker in workers:
+                worker.wait()
+            hashes |= {cluster.result(rank)["params_hash"] for rank in (0, 1)}
+        self.assertEqual(len(hashes), 1)
 
     def test_requests_that_make_no_sense_say_so(self):
         cluster = self.cluster(servers=1)

@@ -296,6 +296,16 @@ class Cluster {
     for (const proto::ShardInfo& shard : plan->shards()) choice.tree_of_shard[shard.shard()] = random.Below(trees + 1);
     const absl::Status status = scheduler_->core()->SetTrees(scenario_.job.name(), choice);
     world_.note(absl::StrCat("TREES ", choice.trees.size(), ": ", status.ToString()));
+    Probe();
+  }
+
+  // Links are probed while the job goes on: no bit of it may change. That one is refused, since another goes on, is an answer too.
+  void Probe() {
+    proto::ProbeLinksRequest request;
+    request.set_bytes(64 << 10);
+    request.set_all(true);
+    const auto answer = scheduler_->core()->ProbeLinks(request);
+    world_.note(absl::StrCat("PROBE: ", answer.ok() ? absl::StrCat(answer->pairs(), " pairs") : answer.status().ToString()));
   }
 
   // As soon as the others go on without it, if they do so for long enough.

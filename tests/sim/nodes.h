@@ -56,6 +56,7 @@ class ServerNode final : public control::MemberCore::Listener {
   void OnRefused(const absl::Status& status) override;
   void OnReport(const proto::ReportState& report) override;
   void OnShutdown(const std::string&) override {}
+  void OnProbe(const proto::Probe& probe) override;
   void FillHeartbeat(proto::Heartbeat* heartbeat) override;
 
   static std::string NodeName(uint32_t number);
@@ -85,6 +86,7 @@ class ServerNode final : public control::MemberCore::Listener {
     proto::Heartbeat states;
   };
   Report report_;  // what is being gathered from the lanes, as the daemon does
+  std::vector<proto::ProbeResult> probes_;   // not said yet
 };
 
 // A worker's place: lives come and go, what was saved stays.

@@ -25,6 +25,7 @@ void ServerNode::Start() {
   world_->note(absl::StrCat(name_, " starts its life ", lives_));
   life_ = std::make_shared<bool>(true);
   report_ = {};
+  probes_.clear();
   proto::Register identity;
   identity.set_role(proto::ROLE_SERVER);
   identity.set_id(name_);
@@ -41,6 +42,10 @@ void ServerNode::Start() {
     options.incarnation = lives_;
     options.data = world_->scenario->server_data;
     options.request_plan = [this](uint32_t) { member_->RequestPlan(); };
+    options.probed = [this](const proto::ProbeResult& result) {
+      probes_.push_back(result);
+      member_->RequestPlan();
+    };
     options.observer = lane->recorder.get();
     lane->core = server::ServerCore::Create(std::move(options), lane->endpoint.get(), world_->clock);
     lane->turn = std::make_unique<Turn>(world_, [core = lane->core.get()] { core->OnTurnEnd(); });
@@ -117,7 +122,15 @@ void ServerNode::OnReport(const proto::ReportState& report) {
   });
 }
 
+void ServerNode::OnProbe(const proto::Probe& probe) {
+  world_->network->Schedule(kPost, [this, probe, life = std::weak_ptr<bool>(life_)] {
+    if (!life.expired()) lanes_.front()->core->OnProbe(probe);
+  });
+}
+
 void ServerNode::FillHeartbeat(proto::Heartbeat* heartbeat) {
+  for (proto::ProbeResult& result : probes_) *heartbeat->add_probes() = std::move(result);
+  probes_.clear();
   for (const auto& lane : lanes_) {
     heartbeat->set_round(std::max(heartbeat->round(), lane->core->stats().max_round));
     for (const proto::ReplicaState& state : lane->core->ReplicaStates()) *heartbeat->add_replicas() = state;
