@@ -9,10 +9,10 @@
 // A gain that comes and goes begins anew each time, so links that flap change nothing.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "scheduler/core_impl.h"
 #include "scheduler/planning/explain_plan.h"
@@ -24,21 +24,7 @@
 namespace sluice::scheduler {
 namespace {
 
-constexpr double kFirstGain = 0.05;   // of a step: less is not worth a way through more processes
-
-bool HasNodes(const TreeChoice& choice) {
-  return std::ranges::any_of(choice.trees, [](const proto::Tree& tree) { return tree.nodes_size() > 0; });
-}
-
 std::string Ms(double seconds) { return std::isfinite(seconds) ? absl::StrFormat("%.1f ms", 1e3 * seconds) : "unknown"; }
-
-// Names the reason in each tree. `instead`: seconds of a step without the change.
-TreeChoice WithReason(const planning::TreeOption& option, double instead) {
-  TreeChoice choice = option.choice;
-  for (proto::Tree& tree : choice.trees)
-    tree.set_why(absl::StrCat(option.name, ": predicted step ", Ms(option.step_s), " instead of ", Ms(instead)));
-  return choice;
-}
 
 }  // namespace
 
@@ -49,15 +35,9 @@ std::string CoreImpl::PlanTrees(proto::Plan* plan) const {
   std::string why_not;
   const std::vector<planning::TreeOption> options = planning::TreeOptions(*plan, *network_, &why_not);
   const auto none = std::ranges::find(options, "none", &planning::TreeOption::name);
-  auto best = options.begin();
-  if (mode == "on") {
-    best = std::ranges::find_if(options, [](const planning::TreeOption& option) { return HasNodes(option.choice); });
-    if (best == options.end()) return "";
-  } else if (!(best->step_s < (1 - kFirstGain) * none->step_s)) {
-    best = none;
-  }
-  if (!HasNodes(best->choice) && plan->trees().empty()) return "";
-  if (absl::Status status = ApplyTrees(WithReason(*best, none->step_s), meta_.plan_version() + 1, plan); !status.ok())
+  const auto best = options.begin() + static_cast<std::ptrdiff_t>(planning::PickTrees(options, mode));
+  if (!best->HasNodes() && plan->trees().empty()) return "";
+  if (absl::Status status = ApplyTrees(planning::WithReason(*best, none->step_s), meta_.plan_version() + 1, plan); !status.ok())
     return std::string(status.message());
   return absl::StrCat(best->name, ": ", best->note, "; predicted step ", Ms(best->step_s), ", without trees ", Ms(none->step_s));
 }
@@ -81,34 +61,16 @@ CoreImpl::Tensors CoreImpl::PlanTensors(JobState& job) {
   const CopyRules rules = RulesFor(job.record);
   const planning::OwnerWeights owners =
       planning::WeighOwners(even.next.plan(), *network_, {rules.draining.begin(), rules.draining.end()});
-  job.owners.Clear();
-  job.owners.set_what("owners of shards");
   const double even_s = planning::PredictStep(even.next.plan(), *network_);
-  const auto add = [&](const char* name, double seconds, const std::string& note) {
-    proto::Option* option = job.owners.add_options();
-    option->set_name(name);
-    option->set_step_ms(1e3 * seconds);
-    option->set_note(note);
-  };
-  if (owners.weights.empty() || !(owners.best_s < (1 - kFirstGain) * owners.even_s)) {
-    job.owners.set_chosen("even");
-    job.owners.set_why(owners.weights.empty() ? "no server is placed better than another, or it is not known where all members are"
-                                              : "no other shares take 5 % off the busiest link");
-    add("even", even_s, "each event loop of a server owns as much");
-    return even;
+  Tensors weighed;
+  double weighed_s = even_s;
+  if (planning::MayPay(owners)) {
+    weighed = TensorsWith(job, owners.weights);
+    weighed_s = planning::PredictStep(weighed.next.plan(), *network_);
   }
-  Tensors weighed = TensorsWith(job, owners.weights);
-  const double weighed_s = planning::PredictStep(weighed.next.plan(), *network_);
-  std::vector<std::string> shares;
-  for (const proto::ServerInfo& server : even.next.plan().servers())
-    if (owners.weights[server.server()] > 0 && shares.size() < 8)
-      shares.push_back(absl::StrFormat("%s %.0f %%", server.id(), 100 * owners.weights[server.server()]));
-  const bool better = weighed_s < (1 - kFirstGain) * even_s;
-  job.owners.set_chosen(better ? "by the network" : "even");
-  job.owners.set_why(better ? "the busiest link carries less" : "with trees, or with so few partitions, it takes off less than 5 %");
-  add(better ? "by the network" : "even", better ? weighed_s : even_s, better ? absl::StrJoin(shares, ", ") : "");
-  add(better ? "even" : "by the network", better ? even_s : weighed_s, better ? "" : absl::StrJoin(shares, ", "));
-  return std::move(better ? weighed : even);
+  bool by_network = false;
+  job.owners = planning::ChooseOwners(even.next.plan(), owners, even_s, weighed_s, &by_network);
+  return std::move(by_network ? weighed : even);
 }
 
 void CoreImpl::Replan(JobState& job) {
@@ -133,7 +95,7 @@ void CoreImpl::Replan(JobState& job) {
   if (now - job.better_since < TimeNs{config.replan_after_ms()} * kMillisecond) return;
   if (job.replanned != 0 && now - job.replanned < TimeNs{config.replan_cooldown_ms()} * kMillisecond) return;
   proto::JobRecord next = job.record;
-  if (!ApplyTrees(WithReason(best, present), meta_.plan_version() + 1, next.mutable_plan()).ok()) return;
+  if (!ApplyTrees(planning::WithReason(best, present), meta_.plan_version() + 1, next.mutable_plan()).ok()) return;
   if (!CommitJob(job, std::move(next)).ok()) return;
   job.replanned = now;
   job.better_since = 0;

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <ctime>
 
 #include "bench/topology/cases.h"
 #include "bench/topology/rows.h"
+#include "scheduler/fabric/step_parts.h"
 #include "scheduler/placement/arc_loads.h"
 #include "scheduler/placement/plan_job.h"
 #include "scheduler/placement/sites.h"
@@ -22,17 +24,20 @@ double PeakBytes() {
   return 1024.0 * static_cast<double>(usage.ru_maxrss);
 }
 
+// Of this thread's core, whatever else the machine does.
+double CpuSeconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
+
 // All of `sluicectl plan --dry-run` but reading files: every exchange that the job allows, owners, trees, routes, text.
 nlohmann::json DryRuns(const Cluster& cluster, std::vector<Job> jobs) {
   nlohmann::json rows = nlohmann::json::array();
-  std::fprintf(stderr, "\n%-60s %8s %8s %8s\n", "dry run", "time", "step", "routes");
+  std::fprintf(stderr, "\n%-60s %8s %8s %8s\n", "dry run", "CPU", "step", "routes");
   jobs.push_back({.name = "servers, a rank a GPU", .file = jobs[0].file, .exchange = placement::Exchange::kServers});
   for (Job& job : jobs) {
     job.file.mutable_job()->set_exchange(job.exchange == placement::Exchange::kServers ? "servers" : "allreduce");
     if (job.servers > 0) job.file.set_servers(job.servers);
-    const double t = Seconds();
+    const double t = CpuSeconds();
     const auto plan = placement::PlanJob(job.file, cluster.graph, *cluster.routes, {});
-    const double plan_s = Seconds() - t;
+    const double plan_s = CpuSeconds() - t;
     if (!plan.ok()) {
       std::fprintf(stderr, "%s: %s\n", job.name.c_str(), plan.status().ToString().c_str());
       continue;
@@ -75,7 +80,7 @@ nlohmann::json Scale(uint32_t zones) {
       t = Seconds();
       const placement::ArcLoads loads = placement::LoadsOf(problem, solution->placement, cluster.graph, *cluster.routes);
       const double predict_s = Seconds() - t;
-      const auto busiest = placement::BusiestOf(loads.bytes, *cluster.routes, 1);
+      const auto busiest = fabric::Busiest(loads.bytes, *cluster.routes, 1, 1);
       // The busiest link has a quarter left.
       t = Seconds();
       if (!busiest.empty()) {
@@ -93,7 +98,7 @@ nlohmann::json Scale(uint32_t zones) {
                    PeakBytes() / (1 << 30), cluster.name.c_str());
       rows.push_back({{"cluster", cluster.name}, {"job", job.name}, {"tasks", problem.tasks.size()}, {"make_fabric_s", made},
                       {"problem_s", problem_s}, {"solve_s", solve_s}, {"predict_s", predict_s}, {"replan_s", replan_s},
-                      {"peak_bytes", PeakBytes()}, {"step_s", busiest.empty() ? 0 : busiest[0].seconds}, {"start", solution->start},
+                      {"peak_bytes", PeakBytes()}, {"step_s", busiest.empty() ? 0 : busiest[0].busy_s}, {"start", solution->start},
                       {"goal_met", plan_s < kPlanGoal && replan_s < kReplanGoal && PeakBytes() < kMemoryGoal}});
     }
     if (use == Use::kEmpty)

@@ -27,8 +27,7 @@ struct Measured {
 Measured Measure(const Cluster& cluster, const Problem& problem, const Placement& placement) {
   const placement::ArcLoads loads = placement::LoadsOf(problem, placement, cluster.graph, *cluster.routes);
   Measured measured;
-  const auto busiest = placement::BusiestOf(loads.bytes, *cluster.routes, 1);
-  if (!busiest.empty()) measured.seconds = busiest[0].seconds;
+  measured.seconds = placement::BusySeconds(loads.bytes, *cluster.routes);
   placement::TreeObjective tree(&problem);
   tree.Reset(placement);
   for (uint32_t n = 0; n < problem.hierarchy.nodes.size(); ++n)

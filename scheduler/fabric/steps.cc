@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "scheduler/fabric/step_parts.h"
 
@@ -89,7 +90,10 @@ double MostAdded(const StepSpec& spec, const std::vector<Stream>& streams) {
 
 absl::StatusOr<StepModel> StepModel::Create(const Routes* routes, const StepSpec& spec) {
   SLUICE_RETURN_IF_ERROR(CheckStep(spec));
+  if (!spec.beside.empty() && spec.beside.size() != routes->arcs())
+    return absl::InvalidArgumentError(absl::StrCat("a step: other traffic on ", spec.beside.size(), " arcs of ", routes->arcs()));
   StepModel model;
+  model.beside_ = spec.beside;
   model.routes_ = routes;
   model.compute_s_ = spec.compute_s;
   model.overlap_ = spec.overlap;
@@ -162,18 +166,22 @@ absl::StatusOr<StepModel> StepModel::Create(const Routes* routes, const StepSpec
 StepPrediction StepModel::PredictWith(double server_bytes, double collective_bytes, size_t busiest) const {
   StepPrediction prediction{.compute_s = compute_s_, .complete = complete_};
   std::vector<double> load(server_load_.size());
-  double longest = 0, longest_servers = 0;
+  double longest = 0, longest_servers = 0, longest_beside = 0;   // the last: of the arcs of the exchange with servers, all that is on them
   for (uint32_t arc = 0; arc < load.size(); ++arc) {
-    load[arc] = server_bytes * server_load_[arc] + collective_bytes * collective_load_[arc];
+    const double beside = beside_.empty() ? 0 : beside_[arc], servers = server_bytes * server_load_[arc];
+    load[arc] = servers + collective_bytes * collective_load_[arc] + beside;
     if (load[arc] == 0) continue;
     const double rate = routes_->BytesPerSecond(arc) * efficiency_;
     longest = std::max(longest, load[arc] / rate);
-    longest_servers = std::max(longest_servers, server_bytes * server_load_[arc] / rate);
+    if (servers == 0) continue;
+    longest_servers = std::max(longest_servers, servers / rate);
+    longest_beside = std::max(longest_beside, (servers + beside) / rate);
   }
   // The first partition has to go through all stages; with one partition that is all there is.
   const double partitions = std::max(1.0, server_bytes * partitions_per_byte_);
   const double all_stages = server_bytes * server_stages_;
-  const double servers = std::min(all_stages, longest_servers + (all_stages - server_bytes * server_longest_) / partitions);
+  const double servers = std::min(all_stages, longest_servers + (all_stages - server_bytes * server_longest_) / partitions) +
+                         longest_beside - longest_servers;
   const double collective = collective_bytes * collective_levels_;
   const double server_latency = server_bytes > 0 ? server_latency_ : 0, collective_latency = collective_bytes > 0 ? collective_latency_ : 0;
   const double server_time = std::max(servers, server_bytes * server_adding_) + server_latency;

@@ -55,6 +55,9 @@ struct StepSpec {
   double overlap = 0;               // part of it during which the exchange goes on, 0 to 1
   double efficiency = 1;            // payload of what links carry, 0 to 1
   double server_bytes_per_second = 0;   // pushes that a server adds up; 0 = no bound
+  // Bytes that other traffic puts on each arc in the same step (Routes::arcs() long); empty: none. Links are busy with it, too. By
+  // loads only: SimulateStep leaves it out.
+  std::vector<double> beside;
 };
 
 struct ArcLoad {
@@ -89,6 +92,7 @@ class StepModel {
   double compute_s_ = 0, overlap_ = 0, efficiency_ = 1;
   double server_bytes_ = 0, collective_bytes_ = 0;
   std::vector<double> server_load_, collective_load_;   // of each arc, for one byte
+  std::vector<double> beside_;
   double server_stages_ = 0, server_longest_ = 0;       // busiest arcs of the stages: sum, and the longest; for one byte
   double server_adding_ = 0;                            // seconds of the most loaded server, for one byte
   double server_latency_ = 0, collective_latency_ = 0;

@@ -60,6 +60,24 @@ TEST(StepsTest, ServersOnAnIdealNetworkCostWhatTheFormulaSays) {
   EXPECT_NEAR(Predict(*routes, spec).communication_s, 6 * 50e6 / 50e6, 0.01);
 }
 
+TEST(StepsTest, OtherTrafficKeepsLinksBusy) {
+  const Graph graph = TwoRacks(4);
+  const auto routes = Routes::Create(&graph);
+  StepSpec spec = Servers(graph, 400e6);
+  const StepPrediction alone = Predict(*routes, spec);
+  spec.beside.assign(routes->arcs(), 0);
+  const ArcLoad& busiest = alone.busiest[0];
+  spec.beside[busiest.arc] = busiest.bytes;   // as much again
+  const StepPrediction beside = Predict(*routes, spec);
+  EXPECT_EQ(beside.busiest[0].arc, busiest.arc);
+  EXPECT_DOUBLE_EQ(beside.busiest[0].bytes, 2 * busiest.bytes);
+  EXPECT_NEAR(beside.communication_s, alone.communication_s + busiest.busy_s, 1e-9);
+  spec.shards.clear();   // nothing else: the other traffic alone
+  EXPECT_DOUBLE_EQ(Predict(*routes, spec).communication_s, busiest.busy_s);
+  spec.beside.pop_back();
+  EXPECT_FALSE(StepModel::Create(routes.get(), spec).ok());
+}
+
 TEST(StepsTest, ATreeSendsOneSumAcross) {
   const Graph graph = TwoRacks(5);
   const auto routes = Routes::Create(&graph);

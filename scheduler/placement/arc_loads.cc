@@ -6,6 +6,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "scheduler/fabric/step_parts.h"
+
 namespace sluice::placement {
 namespace {
 
@@ -148,15 +150,9 @@ ArcLoads LoadsOf(const Problem& problem, const Placement& placement, const topol
   return loads;
 }
 
-std::vector<Busiest> BusiestOf(const std::vector<double>& bytes, const fabric::Routes& routes, size_t count) {
-  std::vector<Busiest> busiest;
-  for (uint32_t arc = 0; arc < bytes.size(); ++arc)
-    if (bytes[arc] > 0) busiest.push_back({arc, bytes[arc] / std::max(1.0, routes.BytesPerSecond(arc))});
-  const auto longer = [](const Busiest& a, const Busiest& b) { return a.seconds != b.seconds ? a.seconds > b.seconds : a.arc < b.arc; };
-  count = std::min(count, busiest.size());
-  std::partial_sort(busiest.begin(), busiest.begin() + static_cast<std::ptrdiff_t>(count), busiest.end(), longer);
-  busiest.resize(count);
-  return busiest;
+double BusySeconds(const std::vector<double>& bytes, const fabric::Routes& routes) {
+  const std::vector<fabric::ArcLoad> busiest = fabric::Busiest(bytes, routes, 1, 1);
+  return busiest.empty() ? 0 : busiest[0].busy_s;
 }
 
 double BoundOf(const Problem& problem) {

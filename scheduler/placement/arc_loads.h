@@ -18,12 +18,8 @@ struct ArcLoads {
 // of one host exactly where it hangs on one switch, with several in the shares that its class has on average.
 ArcLoads LoadsOf(const Problem& problem, const Placement& placement, const topology::Graph& graph, const fabric::Routes& routes);
 
-struct Busiest {
-  uint32_t arc = kNone;
-  double seconds = 0;
-};
-// The arcs that are busy longest, longest first, at most `count`.
-std::vector<Busiest> BusiestOf(const std::vector<double>& bytes, const fabric::Routes& routes, size_t count);
+// For how long the busiest arc is.
+double BusySeconds(const std::vector<double>& bytes, const fabric::Routes& routes);
 
 // A time in which no placement could exchange these bytes: each worker's bytes, less those of the peers that one host could
 // hold beside it, through the fastest host's links.

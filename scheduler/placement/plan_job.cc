@@ -7,15 +7,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "scheduler/fabric/step_parts.h"
+#include "scheduler/network/view.h"
 #include "scheduler/placement/arc_loads.h"
 #include "scheduler/placement/baselines.h"
 #include "scheduler/placement/explain.h"
-#include "scheduler/placement/owners.h"
+#include "scheduler/placement/plan_servers.h"
 #include "scheduler/placement/sites.h"
 #include "scheduler/placement/solver.h"
 #include "scheduler/placement/traffic.h"
-#include "scheduler/placement/trees.h"
 #include "scheduler/planning/explain_routes.h"
+#include "scheduler/planning/explain_step.h"
+#include "scheduler/planning/plan_step.h"
 #include "scheduler/topology/formats/hostlist.h"
 
 namespace sluice::placement {
@@ -37,7 +40,7 @@ struct Candidate {
 class JobPlanner {
  public:
   JobPlanner(const proto::JobFile& job, const topology::Graph& graph, const fabric::Routes& routes, const PlanJobOptions& options)
-      : job_(job), graph_(graph), routes_(routes), options_(options), domains_(topology::Domains::Find(graph)) {}
+      : job_(job), graph_(graph), routes_(routes), options_(options), view_(graph, routes), domains_(topology::Domains::Find(graph)) {}
 
   absl::StatusOr<proto::Explanation> Run() {
     SLUICE_RETURN_IF_ERROR(CheckJob());
@@ -85,6 +88,8 @@ class JobPlanner {
       return absl::InvalidArgumentError(absl::StrCat("placement: \"", placement, "\"; best, best-fit, round-robin and random are possible"));
     if (!(job_.compute_ms() >= 0) || job_.compute_ms() > 1e9)
       return absl::InvalidArgumentError(absl::StrCat("compute_ms: ", job_.compute_ms(), " is not a time"));
+    if (static_cast<double>(ParameterBytes(job_)) > kMaxParameterBytes)
+      return absl::InvalidArgumentError(absl::StrCat("parameter_bytes or tensors: ", ParameterBytes(job_), " bytes; at most 1e15 can be planned"));
     if (job_.job().workers() > kMaxTasks)
       return absl::InvalidArgumentError(absl::StrCat("job.workers: ", job_.job().workers(), "; at most ", kMaxTasks, " can be planned"));
     return absl::OkStatus();
@@ -185,8 +190,7 @@ class JobPlanner {
     const auto weigh = [&](const char* name, absl::StatusOr<Placement> placement) -> absl::Status {
       if (!placement.ok()) return placement.status();
       const ArcLoads loads = LoadsOf(problem, *placement, graph_, routes_);
-      const auto busiest = BusiestOf(loads.bytes, routes_, 1);
-      c->others.emplace_back(name, busiest.empty() ? 0 : busiest[0].seconds);
+      c->others.emplace_back(name, BusySeconds(loads.bytes, routes_));
       if (job_.placement() == name) c->placement = *std::move(placement);
       return absl::OkStatus();
     };
@@ -198,8 +202,7 @@ class JobPlanner {
       c->placement = c->solution.placement;
     }
     c->loads = LoadsOf(problem, c->placement, graph_, routes_);
-    const auto busiest = BusiestOf(c->loads.bytes, routes_, 1);
-    c->seconds = busiest.empty() ? 0 : busiest[0].seconds;
+    c->seconds = BusySeconds(c->loads.bytes, routes_);
     return absl::OkStatus();
   }
 
@@ -207,18 +210,15 @@ class JobPlanner {
     out_.set_job(job_.job().name());
     out_.set_topology(TopologyLine(graph_));
     DescribePlacement(c);
-    std::vector<double> arcs = c.loads.bytes;
-    double seconds = c.seconds;
-    if (c.exchange == Exchange::kServers) DescribeServers(c, &arcs, &seconds);
-    FillBusiest(graph_, routes_, arcs, kBusiestShown, &out_);
-    FillTimes(job_.compute_ms(), seconds, Bound(c), &out_);
+    if (c.exchange == Exchange::kServers) DescribeServers(c);
+    else DescribeLoads(c);
+    out_.set_bound_ms(1e3 * Bound(c));
     for (uint32_t t = 0; t < c.problem.tasks.size(); ++t) {
       const Task& task = c.problem.tasks[t];
-      const std::string& host = graph_.vertex(c.problem.sites[c.placement[t]].host).name;
+      const std::string& host = graph_.vertex(HostOf(c, t)).name;
       if (task.role == Role::kServer) out_.add_servers(absl::StrCat("server ", task.number, " on ", host));
     }
     FillRanks(c);
-    ExplainRoutes(c);
     for (const std::string& note : c.tasks.notes) out_.add_notes(note);
     for (const std::string& note : NotesOn(graph_)) out_.add_notes(note);
     if (c.loads.unreachable > 0) out_.add_notes("some of the traffic has no way: links are down");
@@ -257,85 +257,45 @@ class JobPlanner {
     for (const auto& [seconds, name, note] : options) AddOption(name, seconds, note, choice);
   }
 
-  // Owners and trees work on a plan: one shard a server stands for all of its shards.
-  void DescribeServers(const Candidate& c, std::vector<double>* arcs, double* seconds) {
-    proto::Plan plan;
-    const double model = static_cast<double>(ParameterBytes(job_));
-    for (uint32_t t = 0; t < c.problem.tasks.size(); ++t) {
-      const Task& task = c.problem.tasks[t];
-      const std::string& host = graph_.vertex(c.problem.sites[c.placement[t]].host).name;
-      if (task.role == Role::kWorker) {
-        proto::WorkerInfo* worker = plan.add_workers();
-        worker->set_rank(task.number);
-        worker->set_host(host);
-      } else {
-        proto::ServerInfo* server = plan.add_servers();
-        server->set_server(task.number);
-        server->set_id(absl::StrCat("server ", task.number));
-        server->set_alive(true);
-        server->set_host(host);
-      }
-    }
-    const double push = c.tasks.push, pull = c.tasks.pull;
-    const double compute_s = job_.compute_ms() / 1e3;
-    const Owners owners = PlaceOwners(plan, graph_, domains_, routes_, {.push = push, .pull = pull, .model_bytes = model, .compute_s = compute_s});
-    *out_.add_choices() = owners.choice;
-    for (int s = 0; s < plan.servers_size(); ++s) {
-      proto::ShardInfo* shard = plan.add_shards();
-      shard->set_shard(static_cast<uint32_t>(s));
-      shard->set_server(static_cast<uint32_t>(s));
-      shard->set_bytes(static_cast<uint64_t>(model * owners.weight[static_cast<size_t>(s)]));
-    }
-    const TreeChoice trees = ChooseTrees(plan, graph_, domains_, routes_, {.trees = options_.trees, .push = push, .pull = pull, .compute_s = compute_s});
-    proto::Choice* choice = out_.add_choices();
-    *choice = trees.choice;
-    for (const std::string& note : trees.notes) out_.add_notes(note);
-    if (!job_.traffic().empty()) out_.add_notes("the steps of owners and trees are of the exchange with servers alone, without the groups' traffic");
-    const TreeOption& chosen = trees.options[trees.chosen];
-    exchange_.push_ratio = exchange_.forward_ratio = push;
-    exchange_.reply_ratio = pull;
-    for (const proto::WorkerInfo& worker : plan.workers()) exchange_.workers.push_back(graph_.Find(worker.host()));
-    for (const proto::ServerInfo& server : plan.servers()) exchange_.servers.push_back(graph_.Find(server.host()));
-    for (const proto::ShardInfo& shard : plan.shards()) {
-      const auto tree = chosen.tree_of.find(shard.server());
-      exchange_.shards.push_back({.server = shard.server(), .bytes = static_cast<double>(shard.bytes()),
-                                  .tree = tree == chosen.tree_of.end() ? -1 : static_cast<int32_t>(tree->second) - 1});
-    }
-    for (const proto::Tree& tree : chosen.trees) {
-      fabric::StepTree& of = exchange_.trees.emplace_back();
-      for (const proto::TreeNode& node : tree.nodes())
-        of.nodes.push_back({.server = node.server(), .parent = node.parent(), .ranks = {node.ranks().begin(), node.ranks().end()}});
-    }
-    for (const proto::Tree& tree : chosen.trees) *out_.add_trees() = tree;
-    // What is not the exchange with servers stays on the links beside it.
-    if (chosen.arc_bytes.empty()) return;
-    Problem rest = c.problem;
-    rest.traffic = WithoutServers(c);
-    *arcs = LoadsOf(rest, c.placement, graph_, routes_).bytes;
-    for (size_t arc = 0; arc < arcs->size(); ++arc) (*arcs)[arc] += chosen.arc_bytes[arc];
-    const auto busiest = BusiestOf(*arcs, routes_, 1);
-    *seconds = busiest.empty() ? 0 : busiest[0].seconds;
+  // All-reduce: what ranks exchange is all that there is.
+  void DescribeLoads(const Candidate& c) {
+    for (proto::LinkLoad& load : planning::BusiestLinks(view_, fabric::Busiest(c.loads.bytes, routes_, 1, planning::kBusiestLinks)))
+      *out_.add_busiest() = std::move(load);
+    out_.set_compute_ms(job_.compute_ms());
+    out_.set_communication_ms(1e3 * c.seconds);
+    out_.set_step_ms(job_.compute_ms() + 1e3 * c.seconds);
+    std::vector<uint32_t> hosts;
+    for (uint32_t t = 0; t < c.problem.tasks.size(); ++t) hosts.push_back(HostOf(c, t));
+    fabric::StepRoutes routes(&graph_, &routes_, std::move(hosts));
+    AddGroups(c, c.problem.traffic, &routes);
+    planning::FillRoutes(graph_, routes_, routes, &out_);
   }
 
-  void ExplainRoutes(const Candidate& c) {
-    std::vector<uint32_t> hosts;
-    const auto host = [&](uint32_t task) { return c.problem.sites[c.placement[task]].host; };
-    for (uint32_t t = 0; t < c.problem.tasks.size(); ++t) hosts.push_back(host(t));
-    fabric::StepRoutes routes(&graph_, &routes_, std::move(hosts));
-    routes.AddStep(exchange_);
-    const Traffic rest = WithoutServers(c);
+  void DescribeServers(const Candidate& c) {
+    Problem rest = c.problem;
+    rest.traffic = WithoutServers(c);
+    ServersToPlan plan{.job = job_, .beside = LoadsOf(rest, c.placement, graph_, routes_).bytes, .trees = options_.trees};
+    for (uint32_t t = 0; t < c.problem.tasks.size(); ++t)
+      (c.problem.tasks[t].role == Role::kWorker ? plan.workers : plan.servers).push_back(HostOf(c, t));
+    if (!PlanServers(plan, view_, [&](fabric::StepRoutes* routes) { AddGroups(c, rest.traffic, routes); }, &out_))
+      DescribeLoads(c);   // a job without parameters
+  }
+
+  uint32_t HostOf(const Candidate& c, uint32_t task) const { return c.problem.sites[c.placement[task]].host; }
+
+  // What workers exchange among themselves.
+  void AddGroups(const Candidate& c, const Traffic& traffic, fabric::StepRoutes* routes) const {
     for (uint32_t t = 0; t < c.tasks.workers; ++t)
-      for (const Traffic::Peer& peer : rest.Peers(t)) routes.Add(host(t), host(peer.task), peer.out, fabric::kCollectives);
+      for (const Traffic::Peer& peer : traffic.Peers(t)) routes->Add(HostOf(c, t), HostOf(c, peer.task), peer.out, fabric::kCollectives);
     const auto parts = [&](const std::vector<uint32_t>& tasks, double weight) {
       std::vector<fabric::Routes::Part> list;
-      for (const uint32_t task : tasks) list.push_back({host(task), weight});
+      for (const uint32_t task : tasks) list.push_back({HostOf(c, task), weight});
       return list;
     };
-    for (const Traffic::AllToAll& all : rest.all_to_alls()) {
-      routes.AddAll(parts(all.from, 1), parts(all.to, all.there), fabric::kCollectives);
-      routes.AddAll(parts(all.to, 1), parts(all.from, all.back), fabric::kCollectives);
+    for (const Traffic::AllToAll& all : traffic.all_to_alls()) {
+      routes->AddAll(parts(all.from, 1), parts(all.to, all.there), fabric::kCollectives);
+      routes->AddAll(parts(all.to, 1), parts(all.from, all.back), fabric::kCollectives);
     }
-    planning::FillRoutes(graph_, routes_, routes, &out_);
   }
 
   static Traffic WithoutServers(const Candidate& c) {
@@ -354,13 +314,13 @@ class JobPlanner {
     std::map<uint32_t, size_t> next;
     const size_t each = std::max(1u, job_.gpus_per_worker());
     for (uint32_t t = 0; t < c.tasks.workers; ++t) {
-      const uint32_t host = c.problem.sites[c.placement[t]].host;
+      const uint32_t host = HostOf(c, t);
       proto::PlacedRank* rank = out_.add_ranks();
       rank->set_rank(c.problem.tasks[t].number);
       rank->set_host(graph_.vertex(host).name);
       if (c.tasks.workers > kRanksWithDevices) continue;
       const auto [it, is_new] = devices.try_emplace(host);
-      if (is_new) it->second = DevicesOf(graph_, host);
+      if (is_new) it->second = DeviceNames(graph_, host);
       size_t& at = next[host];
       for (size_t i = 0; i < each && at < it->second.size(); ++i) rank->add_devices(it->second[at++]);
     }
@@ -370,11 +330,11 @@ class JobPlanner {
   const topology::Graph& graph_;
   const fabric::Routes& routes_;
   const PlanJobOptions& options_;
+  const network::View view_;
   const topology::Domains domains_;
   std::vector<Site> sites_;
   Hierarchy hierarchy_;
   uint32_t most_places_ = 0;
-  fabric::StepSpec exchange_;    // with servers, as chosen
   proto::Explanation out_;
 };
 

@@ -4,31 +4,16 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "base/groups.h"
 #include "base/status_macros.h"
+#include "compression/policy.h"
+#include "scheduler/planning/wire_ratios.h"
 
 namespace sluice::placement {
 namespace {
 
 constexpr double kMaxBytes = 1e18;
-
-// Bytes on the wire for one of fp32, where the codec says that by its name. Rough: headers and scales are left out.
-double CodecRatio(absl::string_view codec, bool* known) {
-  *known = true;
-  const absl::string_view name = codec.substr(0, codec.find(':'));
-  if (name.empty() || name == "none") return 1;
-  if (name == "fp16" || name == "bf16") return 0.5;
-  if (name == "int8" || name == "mxfp8") return 0.25;
-  if (name == "int4") return 0.125;
-  double share = 0;
-  if ((name == "topk" || name == "randomk") && codec.size() > name.size() && absl::SimpleAtod(codec.substr(name.size() + 1), &share) &&
-      share > 0 && share <= 0.5)
-    return 2 * share;   // values and their indices
-  *known = false;
-  return 1;
-}
 
 void AddRing(const std::vector<uint32_t>& members, double bytes, Traffic* traffic) {
   for (size_t i = 0; i < members.size(); ++i) traffic->Add(members[i], members[(i + 1) % members.size()], bytes);
@@ -36,7 +21,7 @@ void AddRing(const std::vector<uint32_t>& members, double bytes, Traffic* traffi
 
 // Calls `each` with the members of every group of this kind.
 template <typename F>
-void ForEachGroup(const Group& group, uint32_t workers, F each) {
+void ForEachGroup(const GroupAxis& group, uint32_t workers, F each) {
   std::vector<uint32_t> members(group.size);
   for (uint32_t first = 0; first < workers; ++first) {
     if (first / group.stride % group.size != 0) continue;
@@ -45,8 +30,8 @@ void ForEachGroup(const Group& group, uint32_t workers, F each) {
   }
 }
 
-absl::Status AddGroupTraffic(const proto::GroupTraffic& spec, const std::vector<Group>& groups, uint32_t workers, Traffic* traffic) {
-  const auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& g) { return g.name == spec.name(); });
+absl::Status AddGroupTraffic(const proto::GroupTraffic& spec, const std::vector<GroupAxis>& groups, uint32_t workers, Traffic* traffic) {
+  const auto group = std::ranges::find(groups, spec.name(), &GroupAxis::name);
   if (group == groups.end())
     return absl::InvalidArgumentError(absl::StrCat("traffic: no group \"", spec.name(), "\" in job.groups"));
   const double n = group->size, bytes = static_cast<double>(spec.bytes());
@@ -72,36 +57,28 @@ absl::Status AddGroupTraffic(const proto::GroupTraffic& spec, const std::vector<
 
 }  // namespace
 
-absl::StatusOr<std::vector<Group>> ParseGroups(absl::string_view text, uint32_t workers) {
-  std::vector<Group> groups;
-  uint64_t product = 1;
-  for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
-    const std::pair<absl::string_view, absl::string_view> pair = absl::StrSplit(part, absl::MaxSplits(':', 1));
-    Group group;
-    group.name = std::string(absl::StripAsciiWhitespace(pair.first));
-    if (group.name.empty() || !absl::SimpleAtoi(pair.second, &group.size) || group.size == 0)
-      return absl::InvalidArgumentError(absl::StrCat("job.groups: \"", part, "\" is not NAME:SIZE"));
-    for (const Group& other : groups)
-      if (other.name == group.name) return absl::InvalidArgumentError(absl::StrCat("job.groups: \"", group.name, "\" comes twice"));
-    group.stride = static_cast<uint32_t>(product);
-    product *= group.size;
-    if (product > workers || workers % product != 0)
-      return absl::InvalidArgumentError(absl::StrCat("job.groups: ", workers, " workers cannot be divided into groups of ", product,
-                                                     " (\"", text, "\")"));
-    groups.push_back(std::move(group));
+double ElementsOf(const proto::TensorSpec& tensor) {
+  double elements = 1;
+  for (const uint64_t dimension : tensor.shape()) elements *= static_cast<double>(dimension);
+  return elements;
+}
+
+std::vector<proto::TensorSpec> DenseTensors(const proto::JobFile& job) {
+  std::vector<proto::TensorSpec> tensors;
+  for (const proto::TensorSpec& tensor : job.tensors())
+    if (!tensor.has_table()) tensors.push_back(tensor);
+  if (job.tensors().empty() && job.parameter_bytes() > 0) {
+    proto::TensorSpec& all = tensors.emplace_back();
+    all.set_name("parameters");
+    all.add_shape(std::max<uint64_t>(1, job.parameter_bytes() / 4));
   }
-  return groups;
+  return tensors;
 }
 
 uint64_t ParameterBytes(const proto::JobFile& job) {
   if (job.tensors().empty()) return job.parameter_bytes();
   double bytes = 0;
-  for (const proto::TensorSpec& tensor : job.tensors()) {
-    if (tensor.has_table()) continue;   // rows: nobody knows how many
-    double elements = 1;
-    for (const uint64_t dimension : tensor.shape()) elements *= static_cast<double>(dimension);
-    bytes += 4 * elements;
-  }
+  for (const proto::TensorSpec& tensor : DenseTensors(job)) bytes += 4 * ElementsOf(tensor);
   return static_cast<uint64_t>(std::min(bytes, kMaxBytes));
 }
 
@@ -111,22 +88,25 @@ absl::StatusOr<JobTasks> TasksOf(const proto::JobFile& job, Exchange exchange, u
   out.servers = exchange == Exchange::kServers ? std::max(1u, servers) : 0;
   if (uint64_t{out.workers} + out.servers > kMaxTasks)
     return absl::InvalidArgumentError(absl::StrCat("job.workers and servers: ", uint64_t{out.workers} + out.servers, " are more than ", kMaxTasks));
-  SLUICE_ASSIGN_OR_RETURN(const std::vector<Group> groups, ParseGroups(job.job().groups(), out.workers));
+  SLUICE_ASSIGN_OR_RETURN(const Groups parsed, Groups::Parse(job.job().groups(), out.workers));
+  const std::vector<GroupAxis>& groups = parsed.axes();
   const double model = static_cast<double>(ParameterBytes(job));
   if (model > kMaxBytes) return absl::InvalidArgumentError("parameter_bytes: too many");
 
   for (uint32_t rank = 0; rank < out.workers; ++rank) out.tasks.push_back({Role::kWorker, rank});
   for (uint32_t server = 0; server < out.servers; ++server) out.tasks.push_back({Role::kServer, server});
   out.traffic = Traffic(static_cast<uint32_t>(out.tasks.size()));
-  for (const Group& group : groups) out.blocks.push_back(group.stride * group.size);
+  for (const GroupAxis& group : groups) out.blocks.push_back(group.stride * group.size);
   for (const proto::GroupTraffic& spec : job.traffic())
     SLUICE_RETURN_IF_ERROR(AddGroupTraffic(spec, groups, out.workers, &out.traffic));
 
-  bool known = true;
-  out.push = CodecRatio(job.job().codec(), &known);
-  out.pull = job.job().reply() == proto::REPLY_CHANGE ? 0.5 : 1;   // fp16, the default of job.reply_codec
+  planning::WireRatios ratios(job.job());
+  for (const proto::TensorSpec& tensor : DenseTensors(job)) ratios.Add(tensor, 4 * ElementsOf(tensor));
+  out.push = ratios.push();
+  out.pull = ratios.reply();
   const double push = model * out.push;
-  if (!known) out.notes.push_back(absl::StrCat("gradients in codec \"", job.job().codec(), "\" are counted as fp32"));
+  if (!ratios.unknown().empty() || compression::UsesAuto(job.job()))
+    out.notes.push_back(absl::StrCat("gradients in codec \"", job.job().codec(), "\" are counted as fp32"));
   if (exchange == Exchange::kServers) {
     Traffic::AllToAll all;
     for (uint32_t rank = 0; rank < out.workers; ++rank) all.from.push_back(rank);
@@ -142,8 +122,8 @@ absl::StatusOr<JobTasks> TasksOf(const proto::JobFile& job, Exchange exchange, u
       out.apart.push_back(std::move(set));
     }
   } else {
-    const auto data = std::find_if(groups.begin(), groups.end(), [](const Group& g) { return g.name == "data"; });
-    const Group all{.name = "data", .size = out.workers, .stride = 1};
+    const auto data = std::ranges::find(groups, "data", &GroupAxis::name);
+    const GroupAxis all{.name = "data", .size = out.workers, .stride = 1};
     ForEachGroup(data == groups.end() ? all : *data, out.workers, [&](const std::vector<uint32_t>& members) {
       const double n = static_cast<double>(members.size());
       AddRing(members, (n - 1) / n * (push + model), &out.traffic);   // reduced on one way round, gathered on the other

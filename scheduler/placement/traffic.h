@@ -1,8 +1,6 @@
 // What a job's tasks exchange in a step, from its job file.
 //
-// Ranks in parallel groups "tensor:8,pipeline:4,data:16" (innermost first): rank = ((data*4)+pipeline)*8+tensor. A rank's
-// group of a name is all ranks that differ from it in that number alone. What a group does in a step (GroupTraffic), with
-// `bytes` a rank:
+// Ranks are in parallel groups (base/groups.h). What a group does in a step (GroupTraffic), with `bytes` a rank:
 //
 //   allreduce              a ring in the order of ranks: 2(n-1)/n bytes from each to the next
 //   allgather, reducescatter   the same with (n-1)/n
@@ -18,20 +16,14 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "proto/topology.pb.h"
 #include "scheduler/placement/problem.h"
 
 namespace sluice::placement {
 
-struct Group {
-  std::string name;
-  uint32_t size = 1;
-  uint32_t stride = 1;      // between neighbours: the product of the sizes of the groups inside of it
-};
-// INVALID_ARGUMENT: not NAME:SIZE,…, a name twice, or a product that does not divide `workers`.
-absl::StatusOr<std::vector<Group>> ParseGroups(absl::string_view text, uint32_t workers);
-
+// Without tables: nobody knows how many rows they will have. A job that gives parameter_bytes alone has one tensor, "parameters".
+std::vector<proto::TensorSpec> DenseTensors(const proto::JobFile& job);
+double ElementsOf(const proto::TensorSpec& tensor);
 uint64_t ParameterBytes(const proto::JobFile& job);   // fp32
 
 enum class Exchange { kServers, kAllReduce };

@@ -48,6 +48,51 @@ TEST(OwnerWeightsTest, ServersBehindNarrowLinksOwnLessAndLostOnesNothing) {
   EXPECT_TRUE(WeighOwners(PlanOf({"r0h0"}, {"r0h1", "elsewhere"}, 1, network.get()), *network, {0}).weights.empty());
 }
 
+TEST(OwnerWeightsTest, ANarrowLinkOfItsOwnIsBusyForAsLongAsTheOthers) {
+  const auto network = Racks(2, 4, 1e9);
+  const auto routes = fabric::Routes::Create(&network->graph());
+  const uint32_t link = network->graph().Incident(network->Host("r1h0"))[0].link;
+  routes->SetBytesPerSecond(fabric::Routes::ArcOf(link, true), 1e7);
+  routes->SetBytesPerSecond(fabric::Routes::ArcOf(link, false), 1e7);
+  const proto::Plan plan = PlanOf({"r0h1", "r0h2", "r1h1", "r1h2"}, {"r0h0", "r1h0"}, 1, network.get());
+  const OwnerWeights owners = WeighOwners(plan, network::View(network->graph(), *routes), {});
+  ASSERT_EQ(owners.weights.size(), 2u);
+  EXPECT_NEAR(owners.weights[0], 10.0 / 11, 0.02);
+  EXPECT_NEAR(Sum(owners.weights), 1, 1e-9);
+  EXPECT_TRUE(MayPay(owners));
+}
+
+TEST(OwnerWeightsTest, SeveralLinksThatAreAsBusyAreRelievedTogether) {
+  // Two racks behind narrow links, one behind a wide one: no move of one rack's share alone helps.
+  auto network = Racks(3, 2, 20e6);
+  const auto routes = fabric::Routes::Create(&network->graph());
+  const topology::Graph& graph = network->graph();
+  for (const topology::Graph::Half& half : graph.Incident(graph.Find("core")))
+    if (graph.vertex(half.to).name == "r2")
+      for (const bool from_a : {false, true}) routes->SetBytesPerSecond(fabric::Routes::ArcOf(half.link, from_a), 200e6);
+  const std::vector<std::string> hosts = {"r0h0", "r0h1", "r1h0", "r1h1", "r2h0", "r2h1"};
+  const OwnerWeights owners = WeighOwners(PlanOf(hosts, hosts, 1, network.get()), network::View(graph, *routes), {}, {}, 0);
+  ASSERT_EQ(owners.weights.size(), 6u);
+  EXPECT_NEAR(owners.weights[0], owners.weights[2], 0.02);
+  EXPECT_GT(owners.weights[4], owners.weights[0]);
+  EXPECT_LT(owners.best_s, 0.95 * owners.even_s);
+}
+
+TEST(OwnerWeightsTest, OtherTrafficDrawsSharesAway) {
+  const auto network = Racks(2, 2, 1e9);
+  const proto::Plan plan = PlanOf({"r0h0", "r1h0"}, {"r0h1", "r1h1"}, 16, network.get());
+  std::vector<double> beside(network->routes().arcs());
+  const uint32_t link = network->graph().Incident(network->Host("r1h1"))[0].link;
+  for (const bool from_a : {false, true}) beside[fabric::Routes::ArcOf(link, from_a)] = 16 << 20;   // as much as one worker's
+  StepRules rules;
+  rules.beside = &beside;
+  const OwnerWeights owners = WeighOwners(plan, *network, {}, rules, 0);
+  ASSERT_EQ(owners.weights.size(), 2u);
+  // 2 x = 1 + 2 (1 - x)
+  EXPECT_NEAR(owners.weights[0], 0.75, 0.02);
+  EXPECT_NEAR(owners.even_s / owners.best_s, 2 / 1.5, 0.05);
+}
+
 TEST(OwnerWeightsTest, NobodyKnowsWhereAMemberIs) {
   const auto network = Racks(2, 2, 20e6);
   proto::Plan plan = PlanOf({"r0h0", "r0h1", "r1h0"}, {"r0h0", "r1h0"}, 1, network.get());

@@ -3,21 +3,12 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <memory>
+#include <string>
 
-#include "compression/codec.h"
-#include "compression/policy.h"
+#include "scheduler/planning/wire_ratios.h"
 
 namespace sluice::planning {
 namespace {
-
-constexpr uint64_t kProbeElements = 1 << 20;   // a codec's ratio is that of a partition of this size
-
-double RatioOf(const std::string& name) {
-  if (name.empty() || name == "none") return 1;
-  const auto codec = compression::MakeCodec(name);
-  return codec.ok() ? static_cast<double>((*codec)->MaxEncodedBytes(kProbeElements)) / (4.0 * kProbeElements) : 1;
-}
 
 uint64_t DenseBytes(const proto::TensorInfo& tensor) {
   uint64_t elements = 0;
@@ -25,26 +16,8 @@ uint64_t DenseBytes(const proto::TensorInfo& tensor) {
   return 4 * elements;
 }
 
-// The mean over the model's bytes, each codec asked once.
-class Ratios {
- public:
-  void Add(const std::string& codec, double bytes) {
-    const auto [it, is_new] = known_.emplace(codec, 0);
-    if (is_new) it->second = RatioOf(codec);
-    sum_ += bytes * it->second;
-    bytes_ += bytes;
-  }
-  double Mean() const { return bytes_ > 0 ? sum_ / bytes_ : 1; }
-
- private:
-  std::map<std::string, double> known_;
-  double sum_ = 0, bytes_ = 0;
-};
-
-std::string PushCodec(const proto::Plan& plan, const proto::TensorInfo& tensor) {
-  const auto codec = compression::CodecFor(plan.config(), tensor.spec());
-  if (!codec.ok()) return "none";
-  if (*codec != compression::kAutoCodec) return *codec;
+// Where the job leaves it to measurements.
+std::string AutoCodec(const proto::Plan& plan, const proto::TensorInfo& tensor) {
   std::string chosen = "none";
   for (const proto::CodecChoice& choice : plan.codec_choices())
     if (choice.tensor() == tensor.tensor()) chosen = choice.codec();   // in order of round
@@ -53,9 +26,12 @@ std::string PushCodec(const proto::Plan& plan, const proto::TensorInfo& tensor) 
 
 }  // namespace
 
-PlanStep StepOfPlan(const proto::Plan& plan, const network::Network& network) {
+PlanStep StepOfPlan(const proto::Plan& plan, const network::View& network, const StepRules& rules) {
   PlanStep out;
   fabric::StepSpec& spec = out.spec;
+  spec.efficiency = rules.efficiency;
+  spec.compute_s = rules.compute_s;
+  if (rules.beside != nullptr) spec.beside = *rules.beside;
   constexpr uint32_t kNowhere = topology::kNone;
   std::vector<uint32_t> rank_of(static_cast<size_t>(plan.workers_size()), kNowhere);    // in spec.workers
   for (const proto::WorkerInfo& worker : plan.workers()) {
@@ -82,7 +58,6 @@ PlanStep StepOfPlan(const proto::Plan& plan, const network::Network& network) {
   std::map<uint32_t, int32_t> tree_of;   // Tree.tree -> index
   for (const proto::Tree& tree : plan.trees()) {
     fabric::StepTree& mine = spec.trees.emplace_back();
-    std::vector<int32_t> place(static_cast<size_t>(tree.nodes_size()), -1);
     bool known = true;
     for (int i = 0; i < tree.nodes_size(); ++i) {
       const proto::TreeNode& node = tree.nodes(i);
@@ -103,8 +78,7 @@ PlanStep StepOfPlan(const proto::Plan& plan, const network::Network& network) {
   }
   double largest = 0;
   std::vector<double> shard_bytes(static_cast<size_t>(plan.shards_size()), 0);
-  Ratios push, reply;
-  const bool changes = plan.config().reply() == proto::REPLY_CHANGE;
+  WireRatios ratios(plan.config());
   for (const proto::TensorInfo& tensor : plan.tensors()) {
     if (tensor.spec().has_table()) continue;
     for (int p = 0; p < tensor.partition_elements_size() && p < tensor.partition_shard_size(); ++p) {
@@ -112,10 +86,7 @@ PlanStep StepOfPlan(const proto::Plan& plan, const network::Network& network) {
       largest = std::max(largest, bytes);
       if (tensor.partition_shard(p) < shard_bytes.size()) shard_bytes[tensor.partition_shard(p)] += bytes;
     }
-    const double bytes = static_cast<double>(DenseBytes(tensor));
-    push.Add(PushCodec(plan, tensor), bytes);
-    const auto codec = compression::ReplyCodecFor(plan.config(), tensor.spec());
-    reply.Add(changes && codec.ok() ? *codec : "none", bytes);
+    ratios.Add(tensor.spec(), static_cast<double>(DenseBytes(tensor)), AutoCodec(plan, tensor));
   }
   for (const proto::ShardInfo& shard : plan.shards()) {
     const double bytes = shard_bytes[shard.shard()];
@@ -127,21 +98,20 @@ PlanStep StepOfPlan(const proto::Plan& plan, const network::Network& network) {
         out.copies.push_back({.from = server_of[shard.server()], .to = server_of[backup.server()], .bytes = bytes});
   }
   if (largest > 0) spec.partition_bytes = largest;
-  spec.push_ratio = push.Mean();
-  spec.reply_ratio = reply.Mean();
-  spec.efficiency = kTcpEfficiency;
+  spec.push_ratio = ratios.push();
+  spec.reply_ratio = ratios.reply();
   return out;
 }
 
-double PredictStep(const proto::Plan& plan, const network::Network& network) {
-  const PlanStep step = StepOfPlan(plan, network);
+double PredictStep(const proto::Plan& plan, const network::View& network, const StepRules& rules) {
+  const PlanStep step = StepOfPlan(plan, network, rules);
   const auto model = fabric::StepModel::Create(&network.routes(), step.spec);
   if (!model.ok() || !step.complete) return std::numeric_limits<double>::infinity();
   const fabric::StepPrediction prediction = model->Predict(0);
   return prediction.complete ? prediction.step_s : std::numeric_limits<double>::infinity();
 }
 
-std::vector<proto::LinkLoad> BusiestLinks(const network::Network& network, const std::vector<fabric::ArcLoad>& loads) {
+std::vector<proto::LinkLoad> BusiestLinks(const network::View& network, const std::vector<fabric::ArcLoad>& loads) {
   std::vector<proto::LinkLoad> out;
   for (const fabric::ArcLoad& load : loads) {
     if (!(load.bytes > 0)) continue;

@@ -6,8 +6,10 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <unordered_map>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "scheduler/planning/plan_step.h"
 #include "scheduler/topology/places.h"
 #include "transport/control/tree_way.h"
@@ -31,16 +33,18 @@ constexpr double kSame = 1e-3;      // predictions so near each other are equal
 
 bool Counts(const proto::WorkerInfo& worker) { return !worker.finished() && worker.out_from_round_size() == 0; }
 
-Places FindPlaces(const proto::Plan& plan, const network::Network& network) {
+Places FindPlaces(const proto::Plan& plan, const network::View& network) {
   Places places;
   places.rack_of_rank.assign(static_cast<size_t>(plan.workers_size()), kNone);
   places.rack_of_server.assign(static_cast<size_t>(plan.servers_size()), kNone);
   // Hosts that hang on the same switches make a rack: what a narrow link leads out of is found by comparing, not here.
   std::map<std::vector<uint32_t>, uint32_t> racks;         // by the switches of a host
+  std::unordered_map<uint32_t, uint32_t> known;            // of each host
   const auto rack_of = [&](const std::string& name) -> uint32_t {
     const uint32_t host = network.Host(name);
     if (host == kNone) return kNone;
-    const auto [it, is_new] = racks.emplace(topology::SwitchesOf(network.graph(), host), static_cast<uint32_t>(racks.size()));
+    const auto [it, is_new] = known.emplace(host, kNone);
+    if (is_new) it->second = racks.emplace(topology::SwitchesOf(network.graph(), host), static_cast<uint32_t>(racks.size())).first->second;
     return it->second;
   };
   for (const proto::WorkerInfo& worker : plan.workers()) {
@@ -68,13 +72,14 @@ TreeChoice Build(const proto::Plan& plan, const Places& places, bool hosts, bool
   size_t slots = 1;
   if (racks)
     for (const auto& servers : places.servers_of_rack) slots = std::max(slots, servers.size());
-  while (slots > 1 && slots * places.servers_of_rack.size() > kMaxTrees) --slots;
+  const size_t most = std::clamp<size_t>(kMaxTreeRanks / std::max(1, plan.workers_size()), 1, kMaxTrees);
+  while (slots > 1 && slots * places.servers_of_rack.size() > most) --slots;
   std::map<std::pair<uint32_t, size_t>, uint32_t> numbers;   // owner's rack (kNone without racks), slot -> Tree.tree
   for (const proto::ShardInfo& shard : plan.shards()) {
     const uint32_t home = racks && shard.server() < places.rack_of_server.size() ? places.rack_of_server[shard.server()] : kNone;
     const size_t slot = racks ? shard.shard() % slots : 0;
     const auto [known, is_new] = numbers.emplace(std::pair(home, slot), static_cast<uint32_t>(numbers.size() + 1));
-    if (is_new && choice.trees.size() >= kMaxTrees) {
+    if (is_new && choice.trees.size() >= most) {
       numbers.erase(known);
       continue;
     }
@@ -127,6 +132,18 @@ size_t Aggregators(const TreeChoice& choice) {
 
 }  // namespace
 
+bool TreeOption::HasNodes() const {
+  return std::ranges::any_of(choice.trees, [](const proto::Tree& tree) { return tree.nodes_size() > 0; });
+}
+
+scheduler::TreeChoice WithReason(const TreeOption& option, double instead_s) {
+  const auto ms = [](double seconds) { return std::isfinite(seconds) ? absl::StrFormat("%.1f ms", 1e3 * seconds) : "unknown"; };
+  scheduler::TreeChoice choice = option.choice;
+  for (proto::Tree& tree : choice.trees)
+    tree.set_why(absl::StrCat(option.name, ": predicted step ", ms(option.step_s), " instead of ", ms(instead_s)));
+  return choice;
+}
+
 proto::Plan WithTrees(const proto::Plan& plan, const TreeChoice& choice) {
   proto::Plan with = plan;
   with.clear_trees();
@@ -138,7 +155,7 @@ proto::Plan WithTrees(const proto::Plan& plan, const TreeChoice& choice) {
   return with;
 }
 
-std::vector<TreeOption> TreeOptions(const proto::Plan& plan, const network::Network& network, std::string* why_not) {
+std::vector<TreeOption> TreeOptions(const proto::Plan& plan, const network::View& network, std::string* why_not, const StepRules& rules) {
   *why_not = control::NoTreesBecause(plan.config());
   std::vector<TreeOption> options;
   options.push_back({.name = "none", .choice = {}, .step_s = 0, .note = "every rank pushes to the owner"});
@@ -146,23 +163,34 @@ std::vector<TreeOption> TreeOptions(const proto::Plan& plan, const network::Netw
     const Places places = FindPlaces(plan, network);
     for (const auto& [name, hosts, racks] : {std::tuple{"hosts", true, false}, {"racks", false, true}, {"hosts and racks", true, true}}) {
       TreeChoice choice = Build(plan, places, hosts, racks);
-      const bool any = std::ranges::any_of(choice.trees, [](const proto::Tree& tree) { return tree.nodes_size() > 0; });
       const bool both = std::ranges::any_of(choice.trees, [](const proto::Tree& tree) {
         return std::ranges::any_of(tree.nodes(), [](const proto::TreeNode& node) { return node.parent() >= 0; });
       });
-      if (!any || (hosts && racks && !both)) continue;
-      const size_t aggregators = Aggregators(choice);
-      options.push_back({.name = name, .choice = std::move(choice), .step_s = 0,
-                         .note = absl::StrCat(aggregators, aggregators == 1 ? " server adds up" : " servers add up", " on the way")});
+      if (hosts && racks && !both) continue;
+      TreeOption option{.name = name, .choice = std::move(choice), .step_s = 0, .note = ""};
+      if (!option.HasNodes()) continue;
+      const size_t aggregators = Aggregators(option.choice);
+      option.note = absl::StrCat(aggregators, aggregators == 1 ? " server adds up" : " servers add up", " on the way");
+      options.push_back(std::move(option));
     }
   }
-  for (TreeOption& option : options) option.step_s = PredictStep(WithTrees(plan, option.choice), network);
+  for (TreeOption& option : options) option.step_s = PredictStep(WithTrees(plan, option.choice), network, rules);
   // They stand in order of levels: of those that are as good as the best the first one goes to the front.
   const double best = std::ranges::min(options, {}, &TreeOption::step_s).step_s;
   const auto first = std::ranges::find_if(options, [&](const TreeOption& o) { return o.step_s <= best * (1 + kSame) || !std::isfinite(best); });
   std::rotate(options.begin(), first, first + 1);
   std::ranges::stable_sort(options.begin() + 1, options.end(), {}, &TreeOption::step_s);
   return options;
+}
+
+size_t PickTrees(const std::vector<TreeOption>& options, const std::string& mode) {
+  const auto none = std::ranges::find(options, "none", &TreeOption::name);
+  if (mode == "on") {
+    const auto any = std::ranges::find_if(options, [](const TreeOption& option) { return option.HasNodes(); });
+    return static_cast<size_t>((any == options.end() ? none : any) - options.begin());
+  }
+  if (mode == "auto" && options[0].step_s < (1 - kTreesGain) * none->step_s) return 0;
+  return static_cast<size_t>(none - options.begin());
 }
 
 }  // namespace sluice::planning

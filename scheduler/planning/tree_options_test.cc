@@ -85,6 +85,20 @@ TEST(TreeOptionsTest, HostsUnderRacks) {
   EXPECT_LE(options[0].step_s, both->step_s);
 }
 
+TEST(TreeOptionsTest, AJobBeginsWithWhatTheModeSays) {
+  const auto network = Racks(2, 2, 20e6);
+  const std::vector<std::string> hosts = {"r0h0", "r0h1", "r1h0", "r1h1"};
+  std::string why_not;
+  auto options = TreeOptions(PlanOf(hosts, hosts, 64, network.get()), *network, &why_not);
+  EXPECT_EQ(options[PickTrees(options, "auto")].name, "racks");
+  EXPECT_EQ(options[PickTrees(options, "on")].name, "racks");
+  EXPECT_EQ(options[PickTrees(options, "off")].name, "none");
+  const auto wide = Racks(2, 2, 1e9);
+  options = TreeOptions(PlanOf(hosts, hosts, 64, wide.get()), *wide, &why_not);
+  EXPECT_EQ(options[PickTrees(options, "auto")].name, "none");
+  EXPECT_EQ(options[PickTrees(options, "on")].name, "racks");
+}
+
 TEST(TreeOptionsTest, AJobThatCannotHaveTreesSaysWhy) {
   const auto network = Racks(2, 2, 20e6);
   const std::vector<std::string> hosts = {"r0h0", "r0h1", "r1h0", "r1h1"};
@@ -120,6 +134,7 @@ TEST(ExplainPlanTest, SaysWhatALinkCarriesAndWhatWasWeighed) {
   const proto::Explanation trees = ExplainPlan(plan, *network);
   EXPECT_NEAR(trees.step_ms() / flat.step_ms(), 0.5, 0.1);
   EXPECT_EQ(trees.trees_size(), plan.trees_size());
+  EXPECT_EQ(trees.choices(0).chosen(), "racks");
 
   plan.clear_tensors();
   EXPECT_THAT(ExplainPlan(plan, *network).notes(), Contains(HasSubstr("no dense tensors yet")));
