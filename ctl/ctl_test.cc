@@ -260,6 +260,10 @@ TEST(Render, PlanShardsWorkersEventsConfig) {
   EXPECT_THAT(Render(shards), HasSubstr("\n1 more are empty (--all)\n"));
   EXPECT_THAT(Render(shards, true), Not(HasSubstr("--all")));
 
+  EXPECT_THAT(Render(shards), HasSubstr("  TREE  COPIES\n"));
+  shards.mutable_shards(1)->mutable_info()->set_tree(17);
+  EXPECT_THAT(Render(shards), HasSubstr(" 17"));
+
   proto::ShardStatus* moving = shards.add_shards();
   moving->set_partitions(1);
   moving->mutable_info()->set_moving(true);

@@ -102,7 +102,7 @@ std::string Render(const proto::Cluster& cluster) {
 std::string Render(const proto::ShardList& shards, bool all) {
   if (shards.shards().empty())
     return absl::StrCat("job ", Clean(shards.job()), " has no shards yet: it has not started\n");
-  Table table({">SHARD", "OWNER", ">LANE", ">TERM", ">PARTITIONS", "SIZE", "COPIES"});
+  Table table({">SHARD", "OWNER", ">LANE", ">TERM", ">PARTITIONS", "SIZE", ">TREE", "COPIES"});
   int left_out = 0;
   for (const proto::ShardStatus& shard : shards.shards()) {
     if (!all && shard.partitions() == 0 && shard.info().bytes() == 0) {
@@ -111,7 +111,7 @@ std::string Render(const proto::ShardList& shards, bool all) {
     }
     table.Add({absl::StrCat(shard.info().shard()), shard.server_id(), absl::StrCat(shard.info().lane()),
                absl::StrCat(shard.info().term()), absl::StrCat(shard.partitions()), Bytes(shard.info().bytes()),
-               CopiesText(shard)});
+               shard.info().tree() == 0 ? "-" : absl::StrCat(shard.info().tree()), CopiesText(shard)});
   }
   std::string text = absl::StrCat("job ", Clean(shards.job()), "\n");
   if (left_out == shards.shards_size()) return absl::StrCat(text, "none of its ", left_out, " shards holds anything yet (--all)\n");
