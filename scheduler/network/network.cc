@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "scheduler/network/view.h"
 #include "scheduler/topology/complete.h"
 
 namespace sluice::network {
@@ -113,10 +114,7 @@ absl::Status Network::Join() {
   return absl::OkStatus();
 }
 
-uint32_t Network::Host(const std::string& name) const {
-  const uint32_t vertex = name.empty() ? kNone : graph_.Find(name);
-  return vertex == kNone || graph_.vertex(vertex).kind != VertexKind::kHost ? kNone : vertex;
-}
+uint32_t Network::Host(const std::string& name) const { return View(*this).Host(name); }
 
 void Network::Take(const std::string& from, const std::string& to, uint64_t who, const PairMeasure& measure) {
   const uint32_t a = Host(from), b = Host(to);
