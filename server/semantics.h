@@ -12,8 +12,8 @@
 #include "compression/codec.h"
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
-#include "server/math/optimizer.h"
-#include "server/math/schedule.h"
+#include "base/optimizer/optimizer.h"
+#include "base/optimizer/schedule.h"
 
 namespace sluice::server {
 

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "compression/row_payload.h"
-#include "server/math/schedule.h"
+#include "base/optimizer/schedule.h"
 #include "server/partition.h"
 #include "server/table/row_sum.h"
 #include "server/table/segment.h"

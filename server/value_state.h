@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "compression/codec.h"
 #include "server/block.h"
-#include "server/math/optimizer.h"
+#include "base/optimizer/optimizer.h"
 #include "server/sent_sum.h"
 
 namespace sluice::server {

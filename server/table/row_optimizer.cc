@@ -12,7 +12,7 @@
 #include "base/config_schema.h"
 #include "base/fixed_sum.h"
 #include "base/status_macros.h"
-#include "server/math/power.h"
+#include "base/optimizer/power.h"
 
 namespace sluice::server {
 namespace {

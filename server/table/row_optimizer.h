@@ -2,7 +2,7 @@
 //
 // fp32 arithmetic, one rounding an operation, in the order written below; the same bits on every machine and build (no
 // fused multiply-add). Scalars of a round or a row (decay, bias corrections) are computed in fp64 and rounded once to
-// fp32. Powers are products by repeated squaring (server/math/power.h). With r = rate, d = fp32(1 - r l2), and state
+// fp32. Powers are products by repeated squaring (base/optimizer/power.h). With r = rate, d = fp32(1 - r l2), and state
 // that starts at zero unless said otherwise (A = initial_accumulator):
 //
 //   sgd              x = d x - r g

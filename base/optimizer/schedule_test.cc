@@ -1,13 +1,13 @@
-#include "server/math/schedule.h"
+#include "base/optimizer/schedule.h"
 
 #include <cmath>
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "server/math/power.h"
+#include "base/optimizer/power.h"
 
-namespace sluice::server {
+namespace sluice {
 namespace {
 
 proto::OptimizerConfig Config(const std::string& schedule) {
@@ -101,4 +101,4 @@ TEST(Power, MatchesLibm) {
 }
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace sluice::server {
+namespace sluice {
 
 // base^exponent by squaring, from the lowest bit of the exponent up.
 inline double PowInt(double base, uint64_t exponent) {
@@ -22,4 +22,4 @@ inline double CosPi(double t) {
   return sum;
 }
 
-}  // namespace sluice::server
+}  // namespace sluice

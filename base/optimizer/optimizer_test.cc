@@ -1,4 +1,4 @@
-#include "server/math/optimizer.h"
+#include "base/optimizer/optimizer.h"
 
 #include <bit>
 #include <cmath>
@@ -10,7 +10,7 @@
 #include "base/fixed_sum.h"
 #include "base/philox.h"
 
-namespace sluice::server {
+namespace sluice {
 namespace {
 
 const char* const kKinds[] = {"none", "sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "lamb"};
@@ -274,4 +274,4 @@ TEST(Optimizer, RefusesWhatCannotBe) {
 }
 
 }  // namespace
-}  // namespace sluice::server
+}  // namespace sluice

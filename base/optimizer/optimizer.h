@@ -29,7 +29,7 @@
 #include "proto/config.pb.h"
 #include "proto/plan.pb.h"
 
-namespace sluice::server {
+namespace sluice {
 
 struct ApplyParams {
   uint64_t step = 1;    // t: counts the updates that were applied to this partition, this one included
@@ -82,4 +82,4 @@ class Optimizer {
   double momentum_ = 0, beta1_ = 0, beta2_ = 0, epsilon_ = 0, weight_decay_ = 0;
 };
 
-}  // namespace sluice::server
+}  // namespace sluice

@@ -1,4 +1,4 @@
-#include "server/math/optimizer.h"
+#include "base/optimizer/optimizer.h"
 
 #include <algorithm>
 #include <cassert>
@@ -12,9 +12,9 @@
 #include "base/config_schema.h"
 #include "base/fixed_sum.h"
 #include "base/status_macros.h"
-#include "server/math/power.h"
+#include "base/optimizer/power.h"
 
-namespace sluice::server {
+namespace sluice {
 namespace {
 
 const std::vector<std::string>& Kinds() {   // in the order of Optimizer::Kind
@@ -221,4 +221,4 @@ double Optimizer::TrustRatio(const LayerNorms& sums) const {
   return x / update;
 }
 
-}  // namespace sluice::server
+}  // namespace sluice

@@ -14,7 +14,7 @@
 #include "absl/status/statusor.h"
 #include "proto/config.pb.h"
 
-namespace sluice::server {
+namespace sluice {
 
 class Schedule {
  public:
@@ -33,4 +33,4 @@ class Schedule {
   uint64_t warmup_ = 0, length_ = 0, step_rounds_ = 0;
 };
 
-}  // namespace sluice::server
+}  // namespace sluice

@@ -1,4 +1,4 @@
-#include "server/math/schedule.h"
+#include "base/optimizer/schedule.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/config_schema.h"
-#include "server/math/power.h"
+#include "base/optimizer/power.h"
 
-namespace sluice::server {
+namespace sluice {
 
 absl::StatusOr<Schedule> Schedule::Create(const proto::OptimizerConfig& config) {
   Schedule schedule;
@@ -68,4 +68,4 @@ float Schedule::Rate(uint64_t round) const {
   return static_cast<float>(rate_);
 }
 
-}  // namespace sluice::server
+}  // namespace sluice
