@@ -241,14 +241,15 @@ std::string Render(const proto::Plan& plan) {
         {absl::StrCat(w.rank()), w.address().empty() ? "-" : w.address(), w.host().empty() ? "-" : w.host(), absl::StrCat(w.incarnation()), state});
   }
   absl::StrAppend(&text, servers.Text(), "\n", workers.Text(), "\n");
-  Table tensors({">TENSOR", "NAME", "SHAPE", "KIND", ">PRIORITY", ">PARTITIONS", ">FIRST"});
+  Table tensors({">TENSOR", "NAME", "SHAPE", "KIND", ">PRIORITY", "EXCHANGE", ">PARTITIONS", ">FIRST"});
   for (const proto::TensorInfo& t : plan.tensors()) {
     const char* kind = t.spec().kind() == proto::TENSOR_BIAS   ? "bias"
                        : t.spec().kind() == proto::TENSOR_NORM ? "norm"
                                                                : "weight";
+    const char* exchange = t.exchange() == proto::EXCHANGE_ALLREDUCE ? "allreduce" : t.exchange() == proto::EXCHANGE_SHARDED ? "sharded" : "servers";
     tensors.Add({absl::StrCat(t.tensor()), t.spec().name(),
                  t.spec().shape().empty() ? "scalar" : absl::StrJoin(t.spec().shape(), "x"), kind,
-                 absl::StrCat(t.spec().priority()), absl::StrCat(t.partition_elements_size()),
+                 absl::StrCat(t.spec().priority()), exchange, absl::StrCat(t.partition_elements_size()),
                  absl::StrCat(t.first_partition())});
   }
   return absl::StrCat(text, plan.tensors().empty() ? "no tensors yet\n" : tensors.Text());

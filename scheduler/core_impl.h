@@ -135,7 +135,7 @@ struct JobState {
   bool chooser_unwanted = false;
   uint64_t chooser_plan = 0;                                          // version that it has seen
   int chooser_tensors = 0;                                            // of the plan's, those that it has seen
-  proto::Choice owners;                                               // of the last tensors, as this process made it
+  proto::Choice owners, exchange;                                     // of the last tensors, as this process made them
   BottleneckWatch watch;
   StepMeter steps;
   TimeNs better_since = 0;                                            // another plan of trees has been better for so long; 0 = none is
@@ -340,8 +340,10 @@ class CoreImpl final : public SchedulerCore {
   void OnLeave(SessionId session, const proto::Leave& message);
   void SettleLeaves(JobState& job);
   absl::Status LeaveJob(JobState& job, uint32_t rank, const proto::Leave& message);
+  // exchanges: of new tensors, by name; those that it lacks are of servers.
+  using ExchangeOf = std::map<std::string, proto::Exchange>;
   absl::Status AddTensorsOf(const PendingTensors& pending, const JobState& job, const std::vector<double>& weights,
-                            proto::JobRecord* next, std::map<std::string, uint32_t>* ids) const;
+                            const ExchangeOf& exchanges, proto::JobRecord* next, std::map<std::string, uint32_t>* ids) const;
   void AddPendingTensors(JobState& job);
   bool ServersHave(const JobState& job, uint64_t version) const;
   void AnswerTensors(JobState& job);
@@ -370,8 +372,10 @@ class CoreImpl final : public SchedulerCore {
     std::map<std::string, uint32_t> added;
     std::map<const PendingTensors*, absl::Status> refused;
     std::string trees;             // what was chosen, for the events
+    std::string exchange;          // likewise
   };
-  Tensors TensorsWith(const JobState& job, const std::vector<double>& weights) const;
+  Tensors TensorsWith(const JobState& job, const std::vector<double>& weights, const ExchangeOf& exchanges) const;
+  ExchangeOf ChooseExchanges(JobState& job, const Tensors& by_servers, std::string* note) const;
   Tensors PlanTensors(JobState& job);
   void Replan(JobState& job);
 

@@ -307,5 +307,49 @@ TEST_F(NetworksTest, WhatMembersMeasureBecomesEstimatesOfLinks) {
   }
 }
 
+TEST_F(NetworksTest, TensorsAreExchangedAsTheJobSays) {
+  job_.set_exchange("sharded");
+  Start();
+  Tensors(worker_[0], 1, {Spec("w", {1000})});
+  core_->OnTick();
+  ASSERT_EQ(plan().tensors_size(), 1);
+  EXPECT_EQ(plan().tensors(0).exchange(), proto::EXCHANGE_SHARDED);
+  EXPECT_EQ(plan().tensors(0).partition_shard_size(), 0);
+  EXPECT_THAT(EventKinds(), Contains("exchange"));
+  const auto said = core_->ExplainPlan("j");
+  ASSERT_TRUE(said.ok());
+  const auto& choices = said->choices();
+  const auto choice = std::ranges::find(choices, "exchange of tensors", &proto::Choice::what);
+  ASSERT_NE(choice, choices.end());
+  EXPECT_EQ(choice->chosen(), "sharded");
+  EXPECT_EQ(choice->options_size(), 3);
+  EXPECT_GT(said->step_ms(), 0);
+  proto::TensorSpec now_and_then = Spec("v", {10});
+  now_and_then.set_occasional(true);
+  Tensors(worker_[0], 2, {now_and_then});
+  core_->OnTick();
+  EXPECT_THAT(peers_[worker_[0]].done(2)->message(), HasSubstr("TensorSpec::every_step"));
+}
+
+TEST_F(NetworksTest, AutoTakesAllReduceWhereServersAreNarrow) {
+  job_.set_exchange("auto");
+  config_.set_servers(1);
+  StartCore();
+  proto::Register server = ServerReg("sd");
+  server.set_host("d");
+  servers_.push_back(Connect(server));
+  int rank = 0;
+  for (const char* host : {"a", "a", "b", "b"}) {
+    proto::Register worker = WorkerReg(std::string("w") + std::to_string(rank), rank);
+    worker.set_host(host);
+    ++rank;
+    worker_.push_back(Connect(worker));
+  }
+  Tensors(worker_[0], 1, {Spec("w", {1 << 20})});
+  core_->OnTick();
+  ASSERT_EQ(plan().tensors_size(), 1);
+  EXPECT_EQ(plan().tensors(0).exchange(), proto::EXCHANGE_ALLREDUCE);
+}
+
 }  // namespace
 }  // namespace sluice::scheduler

@@ -211,7 +211,8 @@ absl::Status CheckRoom(const proto::Plan& plan, uint64_t tensors, uint64_t parti
                                                    " are allowed: raise job.partition_bytes"));
 }
 
-void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* plan, const std::vector<double>& weights) {
+void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* plan, const std::vector<double>& weights,
+               proto::Exchange exchange) {
   const uint64_t chunk = ChunkOf(spec, *plan);
   const uint64_t partitions = PartitionsOf(spec, elements, *plan);
   const uint32_t first = CountPartitions(*plan);
@@ -223,6 +224,8 @@ void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* pl
   *tensor->mutable_spec() = spec;
   tensor->mutable_spec()->set_dtype(Dtype(spec));
   tensor->set_first_partition(first);
+  tensor->set_exchange(exchange);
+  if (exchange != proto::EXCHANGE_SERVERS) return;
 
   Loads loads(*plan, weights);
   for (uint64_t i = 0; i < partitions; ++i) {

@@ -47,7 +47,9 @@ absl::Status CheckRoom(const proto::Plan& plan, uint64_t tensors, uint64_t parti
 // empty one may lie beside the largest.) Nobody knows how large a table will grow: its segments go to the shards in turn, from
 // where the last table ended, so every lane has as many as any other. Ranks that are out of the job are out of it too.
 // weights: of the servers, by index: each gets bytes in this ratio (0: none). Empty, or all 0: all the same.
-void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* plan, const std::vector<double>& weights = {});
+// exchange: not of servers: the tensor, no table, has no partitions.
+void AddTensor(const proto::TensorSpec& spec, uint64_t elements, proto::Plan* plan, const std::vector<double>& weights = {},
+               proto::Exchange exchange = proto::EXCHANGE_SERVERS);
 
 uint32_t CountPartitions(const proto::Plan& plan);
 std::string ShapeText(const proto::TensorSpec& spec);   // "784x10 fp32"

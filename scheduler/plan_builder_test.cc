@@ -58,6 +58,21 @@ TEST(CheckSpec, CountsElementsWithoutOverflow) {
   EXPECT_FALSE(CheckSpec(unnamed).ok());
 }
 
+TEST(AddTensor, OneThatIsNotOfServersHasNoPartitions) {
+  proto::Plan plan = MakePlan({1, 1}, 4, 64);
+  AddTensor(Spec({100}), 100, &plan);
+  const uint32_t partitions = CountPartitions(plan);
+  AddTensor(Spec({1000}), 1000, &plan, {}, proto::EXCHANGE_SHARDED);
+  AddTensor(Spec({10}), 10, &plan);
+  EXPECT_EQ(plan.tensors(1).tensor(), 1u);
+  EXPECT_EQ(plan.tensors(1).exchange(), proto::EXCHANGE_SHARDED);
+  EXPECT_EQ(plan.tensors(1).partition_shard_size() + plan.tensors(1).partition_elements_size(), 0);
+  EXPECT_EQ(plan.tensors(2).first_partition(), partitions);
+  uint64_t bytes = 0;
+  for (const proto::ShardInfo& shard : plan.shards()) bytes += shard.bytes();
+  EXPECT_EQ(bytes, 4u * 110);
+}
+
 TEST(AddTensor, CutsAndPlacesLikeTheObviousWay) {
   PhiloxRandom random(7);
   for (int run = 0; run < 50; ++run) {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "scheduler/core_impl.h"
+#include "scheduler/planning/exchange_choice.h"
 #include "scheduler/planning/explain_plan.h"
 #include "scheduler/planning/owner_weights.h"
 #include "scheduler/planning/plan_step.h"
@@ -42,12 +43,26 @@ std::string CoreImpl::PlanTrees(proto::Plan* plan) const {
   return absl::StrCat(best->name, ": ", best->note, "; predicted step ", Ms(best->step_s), ", without trees ", Ms(none->step_s));
 }
 
-CoreImpl::Tensors CoreImpl::TensorsWith(const JobState& job, const std::vector<double>& weights) const {
+// Of the tensors that `by_servers` adds: those that are not of servers.
+CoreImpl::ExchangeOf CoreImpl::ChooseExchanges(JobState& job, const Tensors& by_servers, std::string* note) const {
+  const proto::Plan& plan = by_servers.next.plan();
+  const int first = job.plan().tensors_size();
+  planning::ExchangeChoice chosen = planning::ChooseExchanges(plan, first, *network_);
+  if (!chosen.choice.what().empty()) job.exchange = std::move(chosen.choice);
+  *note = chosen.note;
+  ExchangeOf exchanges;
+  for (size_t i = 0; i < chosen.exchanges.size(); ++i)
+    if (chosen.exchanges[i] != proto::EXCHANGE_SERVERS)
+      exchanges[plan.tensors(first + static_cast<int>(i)).spec().name()] = chosen.exchanges[i];
+  return exchanges;
+}
+
+CoreImpl::Tensors CoreImpl::TensorsWith(const JobState& job, const std::vector<double>& weights, const ExchangeOf& exchanges) const {
   Tensors out;
   out.next = job.record;
   for (const PendingTensors& pending : job.tensors) {
     if (pending.version != 0) continue;
-    if (absl::Status status = AddTensorsOf(pending, job, weights, &out.next, &out.added); !status.ok())
+    if (absl::Status status = AddTensorsOf(pending, job, weights, exchanges, &out.next, &out.added); !status.ok())
       out.refused.emplace(&pending, std::move(status));
   }
   if (!out.added.empty()) out.trees = PlanTrees(out.next.mutable_plan());
@@ -56,8 +71,12 @@ CoreImpl::Tensors CoreImpl::TensorsWith(const JobState& job, const std::vector<d
 
 // Owners of the new tensors: shares by the network where that makes a step shorter, trees included; else even ones.
 CoreImpl::Tensors CoreImpl::PlanTensors(JobState& job) {
-  Tensors even = TensorsWith(job, {});
+  Tensors even = TensorsWith(job, {}, {});
   if (even.added.empty()) return even;
+  std::string exchange;
+  const ExchangeOf exchanges = ChooseExchanges(job, even, &exchange);
+  if (!exchanges.empty()) even = TensorsWith(job, {}, exchanges);
+  even.exchange = exchange;
   const CopyRules rules = RulesFor(job.record);
   const planning::OwnerWeights owners =
       planning::WeighOwners(even.next.plan(), *network_, {rules.draining.begin(), rules.draining.end()});
@@ -65,7 +84,8 @@ CoreImpl::Tensors CoreImpl::PlanTensors(JobState& job) {
   Tensors weighed;
   double weighed_s = even_s;
   if (planning::MayPay(owners)) {
-    weighed = TensorsWith(job, owners.weights);
+    weighed = TensorsWith(job, owners.weights, exchanges);
+    weighed.exchange = exchange;
     weighed_s = planning::PredictStep(weighed.next.plan(), *network_);
   }
   bool by_network = false;
@@ -105,6 +125,7 @@ void CoreImpl::Replan(JobState& job) {
 absl::StatusOr<proto::Explanation> CoreImpl::ExplainPlan(const std::string& name) const {
   SLUICE_ASSIGN_OR_RETURN(const JobState* job, FindJob(name));
   proto::Explanation out = planning::ExplainPlan(job->plan(), *network_);
+  if (!job->exchange.what().empty()) *out.add_choices() = job->exchange;
   if (!job->owners.what().empty()) *out.add_choices() = job->owners;
   out.set_measured_step_ms(1e3 * job->steps.seconds());
   return out;

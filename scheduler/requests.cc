@@ -7,6 +7,7 @@
 #include "base/status_macros.h"
 #include "scheduler/core_impl.h"
 #include "scheduler/plan_builder.h"
+#include "scheduler/planning/exchange_choice.h"
 
 namespace sluice::scheduler {
 
@@ -29,12 +30,16 @@ void CoreImpl::OnRegisterTensors(SessionId session, const proto::RegisterTensors
 }
 
 absl::Status CoreImpl::AddTensorsOf(const PendingTensors& pending, const JobState& job, const std::vector<double>& weights,
-                                    proto::JobRecord* next, std::map<std::string, uint32_t>* ids) const {
+                                    const ExchangeOf& exchanges, proto::JobRecord* next, std::map<std::string, uint32_t>* ids) const {
   std::map<std::string, const proto::TensorSpec*> fresh;
   std::vector<std::pair<const proto::TensorSpec*, uint64_t>> in_order;
   uint64_t partitions = 0;
   for (const proto::TensorSpec& spec : pending.message.tensors()) {
     SLUICE_ASSIGN_OR_RETURN(const uint64_t n, CheckSpec(spec));
+    if (spec.occasional() && planning::ForcedExchange(next->plan().config()) != proto::EXCHANGE_SERVERS)
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor \"", spec.name(), "\" is not pushed in every step (TensorSpec::every_step), which does not go with job.exchange=",
+          next->plan().config().exchange(), ": all workers take part in each of its sums; use job.exchange=servers or auto"));
     if (auto it = job.tensor_ids.find(spec.name()); it != job.tensor_ids.end()) {
       SLUICE_RETURN_IF_ERROR(
           SameSpec(next->plan().tensors(it->second).spec(), next->tensor_ranks(it->second), spec, pending.rank));
@@ -45,13 +50,14 @@ absl::Status CoreImpl::AddTensorsOf(const PendingTensors& pending, const JobStat
       SLUICE_RETURN_IF_ERROR(SameSpec(*twin->second, pending.rank, spec, pending.rank));
     } else {
       in_order.emplace_back(&spec, n);
-      partitions += PartitionsOf(spec, n, next->plan());   // at most 2^20 times 2^30
+      if (!exchanges.contains(spec.name())) partitions += PartitionsOf(spec, n, next->plan());   // at most 2^20 times 2^30
     }
   }
   SLUICE_RETURN_IF_ERROR(CheckRoom(next->plan(), in_order.size(), partitions));
   for (const auto& [spec, n] : in_order) {
     (*ids)[spec->name()] = static_cast<uint32_t>(next->plan().tensors_size());
-    AddTensor(*spec, n, next->mutable_plan(), weights);
+    const auto exchange = exchanges.find(spec->name());
+    AddTensor(*spec, n, next->mutable_plan(), weights, exchange == exchanges.end() ? proto::EXCHANGE_SERVERS : exchange->second);
     next->add_tensor_ranks(pending.rank);
   }
   return absl::OkStatus();
@@ -70,6 +76,7 @@ void CoreImpl::AddPendingTensors(JobState& job) {
   });
   if (!added.empty()) {
     if (!CommitJob(job, std::move(planned.next)).ok()) return;  // the next tick comes here again
+    if (!planned.exchange.empty()) Note("exchange", job.name(), planned.exchange);
     if (!planned.trees.empty()) Note("trees", job.name(), planned.trees);
     Note("tensors", job.name(),
          absl::StrCat(added.size(), " tensors registered, ", job.plan().tensors_size(), " in all, ",

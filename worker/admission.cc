@@ -56,7 +56,10 @@ absl::Status CheckPlan(const proto::Plan& plan) {
         return bad("the segments of table ", tensor.spec().name(), " are not of its ", dim, " values a row");
       product = elements;
     }
-    if (elements != product || tensor.partition_elements_size() != tensor.partition_shard_size()) {
+    const bool partitioned = tensor.exchange() == proto::EXCHANGE_SERVERS;
+    if (!partitioned && (tensor.spec().has_table() || product > kMaxPartitionElements))
+      return bad("tensor ", tensor.spec().name(), " of ", product, " elements cannot be exchanged among workers");
+    if (elements != (partitioned ? product : 0) || tensor.partition_elements_size() != tensor.partition_shard_size()) {
       return bad("the partitions of tensor ", tensor.spec().name(), " do not add up to its shape");
     }
     for (uint32_t shard : tensor.partition_shard()) {
@@ -131,6 +134,7 @@ void Admission::TryMake(Request& request) {
 }
 
 absl::Status Admission::Make(const proto::TensorInfo& info, Request& request) {
+  if (info.exchange() != proto::EXCHANGE_SERVERS) return env_.exchanged(info);
   if (TensorState* known = env_.ops->Find(info.tensor()); known != nullptr) {
     if (!known->admitted) Adopt(*known, request);
     return absl::OkStatus();  // registered before
@@ -272,7 +276,7 @@ void Admission::Answered(std::list<Request>::iterator it) {
   if (request.step == Step::kAsking) {
     for (const uint32_t id : request.ids) {
       TensorState* tensor = env_.ops->Find(id);
-      if (!tensor->admitted && Joins(*tensor->partitions.back())) request.joins.push_back(tensor);
+      if (tensor != nullptr && !tensor->admitted && Joins(*tensor->partitions.back())) request.joins.push_back(tensor);
     }
     if (request.joins.empty()) return Complete(it, absl::OkStatus());
   }
@@ -331,7 +335,7 @@ void Admission::Complete(std::list<Request>::iterator it, absl::Status status) {
   std::vector<TensorState*> fresh;
   for (uint32_t id : request.ids) {
     TensorState* tensor = env_.ops->Find(id);
-    if (tensor->admitted) continue;
+    if (tensor == nullptr || tensor->admitted) continue;
     tensor->next_round = UINT64_MAX;
     for (const auto& partition : tensor->partitions) {
       tensor->next_round = std::min(tensor->next_round, open_round(partition->shape().index));

@@ -7,6 +7,7 @@
 //   rate,
 //                     and (replies that are changes) what the replica is. A bounded number of bytes is asked for at a
 //                     time.
+//                     A tensor that workers exchange among themselves has none, and is handed on (worker/exchange).
 //   4. done           a tensor's next round is the smallest of its partitions', since a former life of this worker may
 //   have
 //                     been cut off in the middle of a step; what the owners have already they answer again. For the
@@ -56,6 +57,7 @@ class Admission {
     PartitionEnv* partitions = nullptr;
     std::function<transport::LinkId(const Partition&)> link;
     std::function<void(TensorState&)> made;                 // a tensor has been made: the core indexes its partitions
+    std::function<absl::Status(const proto::TensorInfo&)> exchanged;   // takes one that is not of servers, maybe again
     std::function<std::string(const Partition&)> describe;  // owner and link of a partition, for people
   };
   explicit Admission(Env env) : env_(std::move(env)) {}

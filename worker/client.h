@@ -10,7 +10,9 @@
 //   (*client)->Finish();
 //
 // What a round means (who sums, which optimizer, what comes back, which codec) is the job's configuration, equal on all
-// workers: docs/configuration.md, section job.
+// workers: docs/configuration.md, section job. With job.exchange a tensor's rounds go among the workers instead of over servers:
+// the calls are the same, but a worker that is lost ends those of all others for good (kUnavailable, kAborted), and all start
+// again from the trainer's own checkpoint. docs/topology/collectives.md, "The hybrid".
 //
 // Threads: every method may be called from any thread. Operations on one tensor take effect in the order of their
 // calls; operations on different tensors overlap. All sizes are in elements unless the name says bytes.
@@ -77,7 +79,7 @@ struct TensorSpec {
   TensorKind kind = TensorKind::kWeight;
   std::optional<int> priority = std::nullopt;  // smaller goes first; default: order of registration (first layers)
   // Every worker pushes it once in every step. False: now and then; then no rank that was lost can come back to the job under
-  // job.on_worker_loss=rescale (docs/workers.md).
+  // job.on_worker_loss=rescale (docs/workers.md), and it goes over servers, whatever job.exchange=auto makes of the others.
   bool every_step = true;
 };
 
@@ -261,12 +263,12 @@ class Client {
   // The same for tensors in GPU memory: encoded there, so that the compressed bytes alone come to the host. The gradient is
   // ready, and `out` may be written, when what is enqueued on `stream` (a cudaStream_t of that GPU) before the call is done;
   // the call does not wait for it. The new parameters are in `out` when the handle is done, for any stream. All tensors on
-  // one GPU; docs/gpu.md has the codecs and limits. kUnimplemented: no CUDA in this build, no driver, no GPU, or a codec that
-  // is not encoded there.
+  // one GPU; docs/gpu.md has the codecs and limits. kUnimplemented: no CUDA in this build, no driver, no GPU, a codec that is not
+  // encoded there, or a tensor that is exchanged among the workers (job.exchange).
   Handle Push(Tensor tensor, DeviceGradient gradient, void* stream, const OpOptions& options = {});
   Handle PushPull(Tensor tensor, DeviceGradient gradient, DeviceOutput out, void* stream,
                   const OpOptions& options = {});
-  // The root's values become the parameters of the servers and arrive in everybody's `values`. kAborted, at all ranks alike:
+  // The root's values become the parameters (of the servers, or of all workers) and arrive in everybody's `values`. kAborted, at all ranks alike:
   // the root was lost before (job.on_worker_loss=rescale); the servers' parameters, which are in `values` then, have not
   // changed; another rank may be the root of another.
   Handle Broadcast(Tensor tensor, std::span<float> values, int root = 0, const OpOptions& options = {});

@@ -81,6 +81,11 @@ CoreImpl::CoreImpl(WorkerCoreOptions options, transport::Endpoint* endpoint, con
                    {.resend = Millis(options_.config.data().resend_ms(), 1000),
                     .report = [this](const std::string& text) { Report(text); },
                     .request_plan = [this] { member_.RequestPlan(); }}),
+      exchanges_({.clock = clock,
+                  .stats = &stats_,
+                  .memory = &slab_,
+                  .collectives = &collectives_,
+                  .set_rate = [this](float rate) { ops_.set_next_rate(rate); }}),
       member_(Identity(options_), options_.config.node().scheduler(), connect_timeout_, clock, std::move(control),
               this),
       admission_({.clock = clock,
@@ -90,6 +95,7 @@ CoreImpl::CoreImpl(WorkerCoreOptions options, transport::Endpoint* endpoint, con
                   .partitions = &env_,
                   .link = [this](const Partition& partition) { return LinkFor(partition, /*push=*/false); },
                   .made = [this](TensorState& tensor) { Index(tensor); },
+                  .exchanged = [this](const proto::TensorInfo& info) { return TakeExchanged(info); },
                   .describe = [this](const Partition& partition) { return DescribePartition(partition); }}) {
   endpoint_->SetHandler(this);
   env_.endpoint = endpoint;
@@ -173,6 +179,7 @@ void CoreImpl::OnPlan(const proto::Plan& plan) {
   links_.SetIdentity(std::move(self));
   links_.UpdatePlan(plan);
   collectives_.OnPlan(plan, env_.rank, env_.incarnation, options_.id);
+  exchanges_.OnPlan(plan, env_.rank);
   UpdateOwners(plan);
   if (plan.state() == proto::JOB_RUNNING) Ready(absl::OkStatus());
   admission_.OnPlan(plan);
@@ -211,6 +218,14 @@ void CoreImpl::Index(TensorState& tensor) {
       partitions_.resize(partition->shape().index + size_t{1}, nullptr);
     partitions_[partition->shape().index] = partition.get();
   }
+}
+
+absl::Status CoreImpl::TakeExchanged(const proto::TensorInfo& info) {
+  if (!options_.config.data().snapshot_dir().empty())
+    return absl::FailedPreconditionError(absl::StrCat(
+        "data.snapshot_dir does not go with tensor ", info.spec().name(), ", which is exchanged among the workers (job.exchange): "
+        "snapshots have no part of its state. Use job.exchange=servers, or drop it and let the trainer save its own checkpoints"));
+  return exchanges_.Add(info);
 }
 
 void CoreImpl::OnRefused(const absl::Status& status) {
@@ -285,12 +300,15 @@ void CoreImpl::RegisterTensors(std::vector<proto::TensorSpec> specs,
 }
 
 uint64_t CoreImpl::NextRound(uint32_t tensor) const {
+  if (exchanges_.Find(tensor) != nullptr) return exchanges_.NextRound(tensor);
   auto it = ops_.tensors().find(tensor);
   return it == ops_.tensors().end() ? 0 : it->second->next_round + it->second->RoundsWaiting();
 }
 
 uint64_t CoreImpl::Submit(const OpRequest& request, std::function<void(const OpResult&)> done,
                           std::function<void()> released) {
+  if (exchanges_.Find(request.tensor) != nullptr)
+    return kExchangeBit | exchanges_.Submit(request, std::move(done), std::move(released));
   return ops_.Submit(request, std::move(done), std::move(released));
 }
 
@@ -332,6 +350,11 @@ void CoreImpl::Cancel(uint64_t op) {
   if ((op & kCollectiveBit) != 0) {
     collectives_.Cancel(op & ~kCollectiveBit);
     collectives_.OnTurnEnd();
+    return;
+  }
+  if ((op & kExchangeBit) != 0) {
+    exchanges_.Cancel(op & ~kExchangeBit);
+    exchanges_.RunDeferred();
     return;
   }
   if (row_pulls_.Cancel(op)) {
@@ -401,6 +424,7 @@ void CoreImpl::Fail(absl::Status why) {
   admission_.Fail(why);
   ops_.Fail(why);
   row_pulls_.Fail(why);
+  exchanges_.Fail(why);
   collectives_.Fail(why);
   auto waiting = std::move(barriers_);
   barriers_.clear();
@@ -423,6 +447,7 @@ void CoreImpl::OnTick() {
   admission_.OnTick();
   ops_.OnTick();
   row_pulls_.OnTick();
+  exchanges_.OnTick();
   collectives_.OnTick();
   RetryDue();
   ReportStall();
@@ -435,6 +460,7 @@ void CoreImpl::OnTurnEnd() {
   ops_.Pump();
   row_pulls_.Pump();
   collectives_.OnTurnEnd();
+  exchanges_.Pump();
   queue_.Flush();
   if (!env_.fusing.empty() && queue_.NextDeadline() == INT64_MAX) {
     const TimeNs now = clock_->Now();
@@ -445,10 +471,11 @@ void CoreImpl::OnTurnEnd() {
   }
   ops_.RunDeferred();
   row_pulls_.RunDeferred();
+  exchanges_.RunDeferred();
 }
 
 absl::StatusOr<std::vector<std::byte>> CoreImpl::Snapshot() const {
-  if (const size_t unfinished = ops_.unfinished() + row_pulls_.unfinished(); unfinished != 0) {
+  if (const size_t unfinished = ops_.unfinished() + row_pulls_.unfinished() + exchanges_.unfinished(); unfinished != 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("a snapshot is taken between steps: ", unfinished, " operations are not finished"));
   }
@@ -521,6 +548,8 @@ std::string CoreImpl::Waiting() const {
   if (op == nullptr) {
     std::string waiting = row_pulls_.Waiting();
     if (waiting.empty()) waiting = collectives_.Waiting();
+    if (const auto held = exchanges_.held_since(); waiting.empty() && held.has_value())
+      waiting = absl::StrFormat("the first exchange of a tensor among the workers, %.1f s: all of them must be there", seconds(*held));
     return waiting.empty() ? scheduler : absl::StrCat(waiting, MissingWorkers());
   }
   const TensorState& tensor = *ops_.tensors().at(op->request.tensor);
@@ -553,6 +582,7 @@ void CoreImpl::ReportStall() {
   if (const Op* op = ops_.Oldest(); op != nullptr) since = op->submitted;
   since = std::min(since, row_pulls_.oldest().value_or(now));
   since = std::min(since, collectives_.oldest().value_or(now));
+  since = std::min(since, exchanges_.held_since().value_or(now));
   since = std::min(since, admission_.oldest());
   if (!barriers_.empty()) since = std::min(since, barriers_.begin()->second.since);
   if (leave_.has_value()) since = std::min(since, leave_->since);

@@ -2,6 +2,7 @@
 //
 //   core.cc       life: start, plan, registration, barriers, leaving, failure, waits
 //   dispatch.cc   events of the data plane: links, frames, retries
+//   exchange/     tensors that go among the workers instead of over servers
 //   op.h, partition.h, admission.h, links.h, snapshot.h: the parts, each with its own protocol at its head
 #pragma once
 
@@ -18,6 +19,7 @@
 #include "worker/admission.h"
 #include "worker/collective/collectives.h"
 #include "worker/core.h"
+#include "worker/exchange/exchanges.h"
 #include "worker/links.h"
 #include "worker/op.h"
 #include "worker/partition.h"
@@ -36,7 +38,9 @@ class CoreImpl final : public WorkerCore {
   void Start(std::function<void(absl::Status)> ready) override;
   void OnTick() override;
   void OnTurnEnd() override;
-  bool HasWork() const override { return ops_.has_work() || row_pulls_.has_work() || collectives_.has_work(); }
+  bool HasWork() const override { 
+    return ops_.has_work() || row_pulls_.has_work() || collectives_.has_work() || exchanges_.has_work();
+  }
   TimeNs NextDeadline() const override { return queue_.NextDeadline(); }
   uint32_t rank() const override { return env_.rank; }
   uint32_t world_size() const override { return plan_.config().workers(); }
@@ -106,6 +110,7 @@ class CoreImpl final : public WorkerCore {
   void TakeCodecChoices(const proto::Plan& plan);
   void WarnOfResidual(const proto::TensorCodecState& state);   // once a tensor
   void Index(TensorState& tensor);
+  absl::Status TakeExchanged(const proto::TensorInfo& info);
   void OnIdle(Partition* partition);
   void Ready(absl::Status status);
   void Fail(absl::Status why);
@@ -128,11 +133,13 @@ class CoreImpl final : public WorkerCore {
   OpQueue ops_;
   RowPulls row_pulls_;
   collective::Collectives collectives_;
+  Exchanges exchanges_;
   control::MemberCore member_;
   Admission admission_;
 
   // Numbers of collectives in Cancel, which all operations share.
   static constexpr uint64_t kCollectiveBit = uint64_t{1} << 63;   // row pulls count from 2^62 on
+  static constexpr uint64_t kExchangeBit = uint64_t{1} << 61;
 
   bool planned_ = false;  // plan_ is of our job
   proto::Plan plan_;

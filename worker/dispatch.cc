@@ -192,6 +192,7 @@ void CoreImpl::RetryDue() {
 }
 
 std::string CoreImpl::TensorName(uint32_t tensor) const {
+  if (const ExchangedTensor* exchanged = exchanges_.Find(tensor); exchanged != nullptr) return exchanged->name();
   auto it = ops_.tensors().find(tensor);
   return it == ops_.tensors().end() ? absl::StrCat(tensor) : it->second->spec.name();
 }

@@ -66,6 +66,32 @@ TensorState* OpQueue::FindByName(const std::string& name) {
   return it == by_name_.end() ? nullptr : it->second;
 }
 
+absl::Status CheckBuffers(const OpRequest& request, const std::string& tensor, size_t elements, uint32_t rank, uint32_t ranks) {
+  // Without a root everybody would contribute presence alone, and the round would make the parameters zeros.
+  if (request.kind == OpKind::kBroadcast && request.root >= ranks) {
+    return absl::InvalidArgumentError(absl::StrCat("broadcast of tensor ", tensor, ": root ",
+                                                   static_cast<int32_t>(request.root), ", but ranks go from 0 to ",
+                                                   ranks - 1));
+  }
+  const bool push = request.kind == OpKind::kPush || request.kind == OpKind::kPushPull;
+  const bool root = request.kind == OpKind::kBroadcast && request.root == rank;
+  const auto wrong = [&](const char* what, size_t size) {
+    return absl::InvalidArgumentError(absl::StrFormat("%s of tensor %s: the %s has %d elements, the tensor %d",
+                                                      KindName(request.kind), tensor, what, size,
+                                                      elements));
+  };
+  if ((push || root) && request.input.size() != elements) return wrong("input", request.input.size());
+  if (request.kind != OpKind::kPush && request.output.size() != elements) {
+    return wrong("output", request.output.size());
+  }
+  if ((push || root) && Overlap(request.input, request.output) && request.input.data() != request.output.data()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(KindName(request.kind), " of tensor ", tensor,
+                     ": input and output overlap in part; give the same memory or apart"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status OpQueue::Check(const TensorState* tensor, const OpRequest& request) const {
   if (!failed_.ok()) return failed_;
   if (tensor == nullptr || !tensor->admitted) {
@@ -82,29 +108,7 @@ absl::Status OpQueue::Check(const TensorState* tensor, const OpRequest& request)
                                                    request.rows == nullptr ? 0 : request.rows->parts.size(),
                                                    " segments, the table has ", tensor->partitions.size()));
   }
-  // Without a root everybody would contribute presence alone, and the round would make the parameters zeros.
-  if (request.kind == OpKind::kBroadcast && request.root >= ranks_) {
-    return absl::InvalidArgumentError(absl::StrCat("broadcast of tensor ", tensor->spec.name(), ": root ",
-                                                   static_cast<int32_t>(request.root), ", but ranks go from 0 to ",
-                                                   ranks_ - 1));
-  }
-  const bool push = request.kind == OpKind::kPush || request.kind == OpKind::kPushPull;
-  const bool root = request.kind == OpKind::kBroadcast && request.root == rank_;
-  const auto wrong = [&](const char* what, size_t size) {
-    return absl::InvalidArgumentError(absl::StrFormat("%s of tensor %s: the %s has %d elements, the tensor %d",
-                                                      KindName(request.kind), tensor->spec.name(), what, size,
-                                                      tensor->elements));
-  };
-  if ((push || root) && request.input.size() != tensor->elements) return wrong("input", request.input.size());
-  if (request.kind != OpKind::kPush && request.output.size() != tensor->elements) {
-    return wrong("output", request.output.size());
-  }
-  if ((push || root) && Overlap(request.input, request.output) && request.input.data() != request.output.data()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(KindName(request.kind), " of tensor ", tensor->spec.name(),
-                     ": input and output overlap in part; give the same memory or apart"));
-  }
-  return absl::OkStatus();
+  return CheckBuffers(request, tensor->spec.name(), tensor->elements, rank_, ranks_);
 }
 
 uint64_t OpQueue::Submit(const OpRequest& request, std::function<void(const OpResult&)> done,

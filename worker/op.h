@@ -41,6 +41,9 @@ inline bool Overlap(std::span<const float> a, std::span<const float> b) {
   return !a.empty() && !b.empty() && a.data() < b.data() + b.size() && b.data() < a.data() + a.size();
 }
 
+// Whether input, output and root are such as this kind of operation takes on a tensor of so many elements.
+absl::Status CheckBuffers(const OpRequest& request, const std::string& tensor, size_t elements, uint32_t rank, uint32_t ranks);
+
 struct Op {
   uint64_t id = 0;
   OpRequest request;

@@ -192,13 +192,16 @@ StepPrediction StepModel::PredictWith(double server_bytes, double collective_byt
   return prediction;
 }
 
-Hybrid ChooseHybrid(const StepModel& model, const std::vector<double>& tensor_bytes) {
+Hybrid ChooseHybrid(const StepModel& model, const std::vector<double>& tensor_bytes, double by_servers, double by_collective) {
+  const auto predict = [&](double servers, double collective, size_t busiest) {
+    return model.PredictWith(by_servers + servers, by_collective + collective, busiest);
+  };
   constexpr size_t kSplits = 64;
   Hybrid best;
   double total = 0;
   for (const double bytes : tensor_bytes) total += bytes;
-  best.all_servers = model.PredictWith(total, 0);
-  best.all_collective = model.PredictWith(0, total);
+  best.all_servers = predict(total, 0, 8);
+  best.all_collective = predict(0, total, 8);
   const bool servers_first = best.all_servers.step_s <= best.all_collective.step_s;
   best.by_servers.assign(tensor_bytes.size(), servers_first);
   best.prediction = servers_first ? best.all_servers : best.all_collective;
@@ -211,7 +214,7 @@ Hybrid ChooseHybrid(const StepModel& model, const std::vector<double>& tensor_by
   for (const bool small_by_servers : {true, false}) {
     const auto step = [&](size_t split, size_t busiest) {
       const double small = below[split];
-      return small_by_servers ? model.PredictWith(small, total - small, busiest) : model.PredictWith(total - small, small, busiest);
+      return small_by_servers ? predict(small, total - small, busiest) : predict(total - small, small, busiest);
     };
     // Coarsely over all splits, then all of those near the best one.
     size_t from = 0, end = order.size(), chosen = 0;

@@ -110,6 +110,7 @@ struct Hybrid {
   std::vector<bool> by_servers;     // of each tensor
   StepPrediction prediction, all_servers, all_collective;
 };
-Hybrid ChooseHybrid(const StepModel& model, const std::vector<double>& tensor_bytes);
+// Beside them so many bytes go one way and the other, whatever is chosen.
+Hybrid ChooseHybrid(const StepModel& model, const std::vector<double>& tensor_bytes, double by_servers = 0, double by_collective = 0);
 
 }  // namespace sluice::fabric

@@ -232,6 +232,10 @@ TEST(StepsTest, AHybridIsNoWorseThanEither) {
   }
   EXPECT_DOUBLE_EQ(model.PredictWith(by_servers, total - by_servers).step_s, hybrid.prediction.step_s);
   EXPECT_EQ(ChooseHybrid(model, {}).prediction.communication_s, 0);
+  // What goes one way already is left to it, and what comes takes the other one.
+  const Hybrid beside = ChooseHybrid(model, {1e5}, by_servers, 0);
+  EXPECT_FALSE(beside.by_servers[0]);
+  EXPECT_DOUBLE_EQ(beside.all_servers.step_s, model.PredictWith(by_servers + 1e5, 0).step_s);
 }
 
 }  // namespace

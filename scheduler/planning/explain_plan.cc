@@ -19,6 +19,7 @@ double BoundSeconds(const proto::Plan& plan, const fabric::StepSpec& spec) {
   double bytes = 0;
   for (const fabric::StepSpec::Shard& shard : spec.shards) bytes += shard.bytes;
   bytes *= std::min(spec.push_ratio, spec.reply_ratio) / spec.efficiency;
+  bytes += spec.collective_bytes * std::min(spec.reduce_ratio, spec.gather_ratio) / spec.efficiency;
   double bound = 0;
   for (int tier = 1; tier < plan.tiers_size(); ++tier) {
     std::map<uint32_t, uint32_t> workers;   // of each domain of the tier below

@@ -25,7 +25,7 @@ bool ExplainStep(const proto::Plan& plan, const network::View& network, const Pl
                  absl::FunctionRef<void(fabric::StepRoutes*)> more_routes) {
   *out->mutable_trees() = plan.trees();
   if (!step.complete) out->add_notes("some members do not say on which host they run (node.host), or name no host; they are left out");
-  if (step.spec.shards.empty()) {
+  if (step.spec.shards.empty() && !(step.spec.collective_bytes > 0)) {
     out->add_notes("the job has no dense tensors yet: nothing can be predicted");
     return false;
   }

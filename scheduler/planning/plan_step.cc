@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "compression/policy.h"
 #include "scheduler/planning/wire_ratios.h"
 
 namespace sluice::planning {
@@ -44,7 +45,10 @@ PlanStep StepOfPlan(const proto::Plan& plan, const network::View& network, const
     }
     rank_of[worker.rank()] = static_cast<uint32_t>(spec.workers.size());
     spec.workers.push_back(host);
+    spec.coordinates.emplace_back(worker.coordinates().begin(), worker.coordinates().end());
   }
+  if (std::ranges::any_of(spec.coordinates, [&](const auto& of) { return static_cast<int>(of.size()) != plan.tiers_size(); }))
+    spec.coordinates.clear();
   std::vector<uint32_t> server_of(static_cast<size_t>(plan.servers_size()), kNowhere);  // in spec.servers
   for (const proto::ServerInfo& server : plan.servers()) {
     const uint32_t host = network.Host(server.host());
@@ -78,9 +82,17 @@ PlanStep StepOfPlan(const proto::Plan& plan, const network::View& network, const
   }
   double largest = 0;
   std::vector<double> shard_bytes(static_cast<size_t>(plan.shards_size()), 0);
-  WireRatios ratios(plan.config());
+  WireRatios ratios(plan.config()), among(plan.config());   // over servers, among workers
+  bool gathers = false;   // parameters, as fp32
   for (const proto::TensorInfo& tensor : plan.tensors()) {
     if (tensor.spec().has_table()) continue;
+    if (tensor.exchange() != proto::EXCHANGE_SERVERS) {
+      const double bytes = 4.0 * static_cast<double>(compression::ElementsOf(tensor.spec()));
+      spec.collective_bytes += bytes;
+      among.Add(tensor.spec(), bytes, AutoCodec(plan, tensor));
+      gathers |= tensor.exchange() == proto::EXCHANGE_SHARDED;
+      continue;
+    }
     for (int p = 0; p < tensor.partition_elements_size() && p < tensor.partition_shard_size(); ++p) {
       const double bytes = 4.0 * static_cast<double>(tensor.partition_elements(p));
       largest = std::max(largest, bytes);
@@ -100,6 +112,8 @@ PlanStep StepOfPlan(const proto::Plan& plan, const network::View& network, const
   if (largest > 0) spec.partition_bytes = largest;
   spec.push_ratio = ratios.push();
   spec.reply_ratio = ratios.reply();
+  spec.reduce_ratio = among.push();
+  spec.gather_ratio = gathers ? 1 : among.push();
   return out;
 }
 

@@ -2,10 +2,7 @@
 
 #include <cmath>
 
-#include "base/exchange_rules.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "worker/collective/exchange.h"
 
 namespace sluice::collective {
 namespace {
@@ -56,44 +53,6 @@ TEST(Choose, NumbersThatAPlanLeavesOpenAreAssumed) {
   EXPECT_TRUE(std::isfinite(PredictedSeconds(Algorithm::kRing, network, 1e6, 1)));
   network.tiers.clear();
   EXPECT_GT(PredictedSeconds(Algorithm::kDoubleTree, network, 1e6, 1), 0);
-}
-
-TEST(Exchange, AFlagForcesEitherAndAutoTakesTheQuicker) {
-  proto::JobConfig job;
-  const Network network = Flat(8, 50e-6, 1e9);
-  EXPECT_EQ(ChooseExchange(job, network, 1, 1e9), Exchange::kServers);
-  job.set_exchange("allreduce");
-  EXPECT_EQ(ChooseExchange(job, network, 100, 4), Exchange::kAllReduce);
-  job.set_exchange("auto");
-  EXPECT_EQ(ChooseExchange(job, network, 1, 1e9), Exchange::kAllReduce);   // one server has eight times the traffic
-  EXPECT_EQ(ChooseExchange(job, network, 8, 1e9), Exchange::kServers);
-  job.mutable_optimizer()->set_kind("adam");
-  EXPECT_EQ(ChooseExchange(job, network, 1, 1e9), Exchange::kServers);
-}
-
-TEST(Exchange, WhatDoesNotGoTogetherIsRefusedByName) {
-  const auto why = [](auto change) {
-    proto::JobConfig job;
-    job.set_exchange("allreduce");
-    change(job);
-    return CheckAllReduceJob(job).ToString();
-  };
-  using ::testing::HasSubstr;
-  EXPECT_EQ(why([](auto&) {}), "OK");
-  EXPECT_THAT(why([](auto& job) { job.mutable_optimizer()->set_kind("sgd"); }), HasSubstr("job.optimizer.kind=sgd"));
-  EXPECT_THAT(why([](auto& job) { job.set_mode(proto::MODE_ASP); }), HasSubstr("MODE_ASP"));
-  EXPECT_THAT(why([](auto& job) { job.set_on_worker_loss(proto::LOSS_RESCALE); }), HasSubstr("LOSS_RESCALE"));
-  EXPECT_THAT(why([](auto& job) { job.set_backup_workers(1); }), HasSubstr("backup_workers"));
-  EXPECT_THAT(why([](auto& job) { job.set_codec_rules("*bias=auto"); }), HasSubstr("codec auto"));
-  const auto exchange = [](const char* name) {
-    proto::JobConfig job;
-    job.set_exchange(name);
-    return CheckExchange(job).ToString();
-  };
-  EXPECT_EQ(exchange("auto"), "OK");
-  EXPECT_THAT(exchange("allreduce"), HasSubstr("Client::AllReduce"));
-  EXPECT_THAT(exchange("sharded"), HasSubstr("ReduceScatter"));
-  EXPECT_THAT(exchange("ring"), HasSubstr("servers and auto"));
 }
 
 }  // namespace

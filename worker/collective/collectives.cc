@@ -107,8 +107,8 @@ void Collectives::OnPlan(const proto::Plan& plan, uint32_t rank, uint32_t incarn
                        "go back to a common state (a checkpoint, a broadcast); the next call is the first of the new life"));
       for (auto& [id, call] : calls_)
         if (call->group.number == number && !call->over) FailCall(*call, why, /*peers_know=*/true);
-      if (!state.told) state.broken = std::string(why.message());
-      state.told = false;
+      if (state.called && !state.told) state.broken = std::string(why.message());
+      state.called = state.told = false;
       for (auto it = channels_.begin(); it != channels_.end();)
         it = it->first.group == number ? channels_.erase(it) : std::next(it);
       courier_.ForgetGroup(number);
@@ -202,6 +202,7 @@ uint64_t Collectives::Submit(Request request, DoneFn done, std::function<void()>
     state.told = true;
     return refuse(absl::AbortedError(std::exchange(state.broken, "")));
   }
+  state.called = true;
   auto made = std::make_unique<Call>();
   Call& call = *made;
   call.id = id;
@@ -354,10 +355,12 @@ void Collectives::FailCall(Call& call, const absl::Status& why, bool peers_know)
   }
 }
 
-bool Collectives::Cancel(uint64_t id) {
+bool Collectives::Cancel(uint64_t id) { return Cancel(id, absl::CancelledError(absl::StrCat("rank ", rank_, " has cancelled it"))); }
+
+bool Collectives::Cancel(uint64_t id, const absl::Status& why) {
   Call* call = Find(id);
   if (call == nullptr || call->over) return false;
-  FailCall(*call, absl::CancelledError(absl::StrCat("rank ", rank_, " has cancelled it")));
+  FailCall(*call, why);
   return true;
 }
 

@@ -8,8 +8,8 @@
 //   4. It fails: by deadline or Cancel, a value that a codec refuses, a member that is lost, has left or lives anew (OnPlan), a
 //      peer's ERROR, or another call at a peer. done is called with who, where, how long and what next; all peers are told; released follows
 //      when no link touches the buffers.
-//   5. A new life of a member begins a new epoch of each of its groups: numbers begin at 0. Whoever has not been told of the
-//      loss by a call that failed is told by its next call, which fails at once: so every member knows that the others may have
+//   5. A new life of a member begins a new epoch of each of its groups: numbers begin at 0. Whoever has made calls, and has not
+//      been told of the loss by one that failed, is told by its next call, which fails at once: so every member knows that the others may have
 //      stopped in another place.
 //
 // done and released are called from OnTurnEnd and OnTick alone, never from inside another call.
@@ -68,6 +68,7 @@ class Collectives final : public Courier::Owner {
 
   uint64_t Submit(Request request, DoneFn done, std::function<void()> released);
   bool Cancel(uint64_t op);           // false: not one of these, or it is over
+  bool Cancel(uint64_t op, const absl::Status& why);   // it fails at all members, for this reason
   void Fail(const absl::Status& why);   // all, and whatever comes later
   void CloseLinks(const absl::Status& why) { mesh_.CloseAll(why); }
 
@@ -121,6 +122,7 @@ class Collectives final : public Courier::Owner {
   };
   struct GroupState {
     uint32_t epoch = 0;
+    bool called = false;                       // in this epoch: else there is nothing that others could have gone beyond
     bool told = false;                         // of a loss in this epoch, by a call that failed
     std::string broken;                        // why the next call fails; empty = it does not
     std::deque<uint64_t> queue;                // calls that have not started, in order

@@ -24,6 +24,7 @@ struct ClusterOptions {
   std::string job;  // JobConfig in text format
   std::string data = "resend_ms: 50 eager_bytes: 64";
   size_t partition_elements = 64;
+  proto::Exchange exchange = proto::EXCHANGE_SERVERS;   // of all tensors
   uint64_t seed = 1;
   transport::SimFaults faults;
   FakeServer::Options server;
@@ -87,6 +88,13 @@ class Cluster {
     worker.incarnation = ++incarnations_;
     plan.mutable_workers(static_cast<int>(rank))->set_incarnation(worker.incarnation);
     worker.endpoint = network.CreateEndpoint(absl::StrCat("w", rank, "-", worker.incarnation));
+    transport::Hello self;
+    self.role = transport::PeerRole::kWorker;
+    self.name = worker.endpoint->name();
+    worker.endpoint->Listen(self);
+    proto::WorkerInfo* info = plan.mutable_workers(static_cast<int>(rank));
+    info->clear_listeners();
+    info->add_listeners()->set_host(worker.endpoint->name());
     WorkerCoreOptions options;
     *options.config.mutable_job() = plan.config();
     EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(options_.data, options.config.mutable_data()));
@@ -293,6 +301,8 @@ class Cluster {
     info->set_tensor(static_cast<uint32_t>(plan.tensors_size() - 1));
     *info->mutable_spec() = spec;
     info->set_first_partition(partitions_);
+    info->set_exchange(options_.exchange);
+    if (options_.exchange != proto::EXCHANGE_SERVERS) return info;
     for (uint64_t left = spec.shape(0); left > 0;) {
       const uint64_t n = std::min<uint64_t>(left, options_.partition_elements);
       const uint32_t shard = partitions_ % options_.servers;

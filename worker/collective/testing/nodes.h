@@ -100,18 +100,20 @@ class Node final : public transport::Handler {
   std::unique_ptr<transport::LinkQueue> queue;
   std::unique_ptr<Collectives> core;
   std::vector<std::string> reports;
+  // Whatever makes calls of this core's by itself: runs at the end of each turn, and says whether it wants another.
+  std::function<bool()> after_turn;
   int plans_requested = 0;
   uint64_t last_call = 0;
 
- private:
-  void Touch() {   // a turn's end
+  void Touch() {   // a turn's end is due
     if (std::exchange(turn_due_, true)) return;
     network_->Schedule(0, [this, alive = alive_] {
       if (!*alive) return;
       turn_due_ = false;
       core->OnTurnEnd();
+      const bool again = after_turn && after_turn();
       queue->Flush();
-      if (core->has_work()) Touch();
+      if (again || core->has_work()) Touch();
     });
   }
   void Tick() {
@@ -119,11 +121,12 @@ class Node final : public transport::Handler {
       if (!*alive) return;
       core->OnTick();
       queue->Flush();
-      if (core->has_work()) Touch();
+      if (after_turn || core->has_work()) Touch();
       Tick();
     });
   }
 
+ private:
   transport::SimNetwork* const network_;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   bool turn_due_ = false;
