@@ -202,9 +202,10 @@ def _sanitized(result, config, labels, env):
     result.count(done, targets, labels)
 
 
-# Where threads of ours meet, or memory is shared: whatever runs an event loop. Cores and numerics have no thread.
-THREADED = ("tests(//...) intersect rdeps(//..., //transport/loop + //transport/shm/... + //base:log + //base:metrics "
-            "+ //base:trace)")
+# Where threads of ours meet, or memory is shared: what runs an event loop, and what all threads write to. Cores and numerics
+# have no thread.
+THREADED = ("tests(//...) intersect rdeps(//..., //transport/loop + //transport/shm/...) + //base:log_test + "
+            "//base:metrics_test + //base:trace_test")
 # What reads bytes of strangers or of files, and what writes to memory by computed addresses.
 READERS = ("(wire|hello|codec|compression|config|idx|csv|libsvm|data|snapshot|reassembler|receiver|shm|hostile|"
            "conformance|multipath|rdma|server/table|replication|topology/formats).*_test$")
