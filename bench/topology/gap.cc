@@ -32,7 +32,7 @@ double TimeOf(const Problem& problem, const Placement& placement) {
 
 }  // namespace
 
-nlohmann::json Gap(uint32_t instances) {
+nlohmann::json Gap(uint32_t instances, uint32_t first) {
   nlohmann::json rows = nlohmann::json::array();
   std::fprintf(stderr, "%-18s %-12s %9s %9s %12s %10s\n", "traffic, 16 nodes", "solver", "mean gap", "worst", "at optimum", "time");
   for (const std::string kind : {"random", "data x pipeline", "parameter servers"}) {
@@ -44,7 +44,7 @@ nlohmann::json Gap(uint32_t instances) {
     Sum sums[] = {{.name = "solver"}, {.name = "best-fit"}, {.name = "round-robin"}, {.name = "random"}};
     double exact_seconds = 0;
     uint32_t solved = 0;
-    for (uint32_t i = 0; i < instances; ++i) {
+    for (uint32_t i = first; i < first + instances; ++i) {
       const Problem problem = Instance(kind, i);
       double t0 = Seconds();
       const auto solution = Solve(problem, {.seed = i});

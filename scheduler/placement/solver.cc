@@ -15,8 +15,8 @@ namespace {
 
 constexpr size_t kSmall = 64;          // tasks: every start is improved to its end
 constexpr size_t kLarge = 20'000;      // tasks: few layouts are tried
-constexpr uint32_t kKicksPerStart = 2;
-constexpr int kSwapsPerKick = 3;
+constexpr uint32_t kVainKicksPerStart = 10;   // so many in a row that change nothing are the end
+constexpr uint32_t kSwapsPerKick = 4;         // at most
 constexpr size_t kImproved = 3;        // starts of others than small jobs
 
 struct Start {
@@ -121,9 +121,11 @@ class Solver {
     if (movable.size() < 4) return;
     PhiloxRandom random(options_.seed, 0x6b69636b);
     const auto any = [&] { return movable[random.Below(static_cast<uint32_t>(movable.size()))]; };
-    for (uint32_t kick = 0; kick < kKicksPerStart * options_.starts && solution->evaluations < options_.evaluations; ++kick) {
+    for (uint32_t kick = 0, vain = 0; vain < kVainKicksPerStart * options_.starts && solution->evaluations < options_.evaluations; ++kick) {
+      ++vain;
       Placement placement = solution->placement;
-      for (int i = 0; i < kSwapsPerKick; ++i) {
+      const uint32_t swaps = 2 + random.Below(kSwapsPerKick - 1);
+      for (uint32_t i = 0; i < swaps; ++i) {
         const uint32_t a = any(), b = any();
         if (TakesPlace(problem_.tasks[a]) == TakesPlace(problem_.tasks[b])) std::swap(placement[a], placement[b]);
       }
@@ -131,6 +133,7 @@ class Solver {
       solution->evaluations += Refine(objective_.get(), options_.seed + kick, options_.evaluations - solution->evaluations);
       objective_->Reset(Placement(objective_->placement()));
       if (!Better(objective_->score(), solution->score)) continue;
+      vain = 0;
       solution->placement = objective_->placement();
       solution->score = objective_->score();
     }
