@@ -5,6 +5,7 @@ Rows, each a job of its own with a step's seconds as measured, and as the schedu
   trees            the same with topology.trees=auto
   uneven flat      workers on three of the hosts (two in rack 1), owners spread evenly; trees off
   uneven placed    the same, with the owners where the scheduler puts them
+Beside them what plain TCP connections carry between the racks (--only tcp): how busy a step can keep the link.
 Then, on two rails of these rates, one of them is throttled to a tenth, or drops all, in the middle of a transfer, and comes
 back: how soon the bytes that cross are back at 90 % of what the rails can carry. A step is a push-pull of the whole model.
 """
@@ -20,6 +21,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "..", "..", "deploy", "racks"))
 from daemons import Daemons, clean_environment
 from network import NetworkError, RackNetwork, bits, enter
+import plain_tcp
 from processes import BenchError, Commanded, need, step_together
 from report import median, table, write_json
 
@@ -176,7 +178,7 @@ def main():
     parser.add_argument("--steps", type=int, default=5, help="steps to measure (%(default)s)")
     parser.add_argument("--before", type=float, default=6, help="seconds before a rail fails (%(default)s)")
     parser.add_argument("--after", type=float, default=9, help="seconds that it lasts, and after it (%(default)s)")
-    parser.add_argument("--only", choices=("steps", "rail"), help="one part alone")
+    parser.add_argument("--only", choices=("tcp", "steps", "rail"), help="one part alone")
     options = parser.parse_args()
     for program in ("ip", "tc"):
         need(program, "iproute2")
@@ -187,12 +189,19 @@ def main():
     try:
         if options.only != "rail":
             network = RackNetwork()
-            result["steps"] = rows(network, options, folder)
+            if options.only != "steps":
+                result["tcp"] = plain_tcp.measure(network, bits(network.core_rate))
+            if options.only != "tcp":
+                result["steps"] = rows(network, options, folder)
             network.remove()
-        if options.only != "steps":
+        if options.only in (None, "rail"):
             result["rails"] = [degraded_rail(options, folder, rail, fault) for fault in ("throttled", "gone") for rail in (1, 0)]
     except (BenchError, NetworkError) as error:
         sys.exit("bench/racks: %s\nLogs are in %s" % (error, folder))
+    if "tcp" in result:
+        print("plain TCP between the racks, connections of each of two pairs of hosts")
+        print(table(["connections", "ways", "share of the link's bandwidth"],
+                    [[str(one["connections"]), "both" if one["both_ways"] else "one", "%.2f" % one["share"]] for one in result["tcp"]]))
     if "steps" in result:
         runs = result["steps"]
         flat = {"trees": "flat", "uneven placed": "uneven flat"}

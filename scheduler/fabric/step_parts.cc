@@ -31,9 +31,9 @@ absl::Status CheckStep(const StepSpec& spec) {
   for (const double value : {spec.push_ratio, spec.forward_ratio, spec.reply_ratio, spec.collective_bytes, spec.reduce_ratio,
                              spec.gather_ratio, spec.compute_s, spec.server_bytes_per_second})
     if (!IsAmount(value)) return invalid("a number of bytes, seconds or a ratio is negative or not finite");
-  if (!IsPart(spec.overlap) || !IsPart(spec.efficiency) || spec.efficiency == 0 || !(spec.partition_bytes > 0) ||
-      !(spec.inside_bytes_per_second > 0))
-    return invalid("overlap, efficiency, partition size or speed inside hosts is out of range");
+  if (!IsPart(spec.overlap) || !IsPart(spec.efficiency) || spec.efficiency == 0 || !IsPart(spec.utilization) ||
+      spec.utilization == 0 || !(spec.partition_bytes > 0) || !(spec.inside_bytes_per_second > 0))
+    return invalid("overlap, efficiency, utilization, partition size or speed inside hosts is out of range");
   if (!spec.coordinates.empty() && spec.coordinates.size() != spec.workers.size())
     return invalid(spec.coordinates.size(), " coordinates of ", spec.workers.size(), " workers");
   for (const auto& of : spec.coordinates)

@@ -59,7 +59,7 @@ class Builder {
   // Behind the network's arcs: what each rank has towards others of its host, in rings.
   static std::vector<double> Capacity(const Routes& routes, const StepSpec& spec) {
     std::vector<double> capacity;
-    for (uint32_t arc = 0; arc < routes.arcs(); ++arc) capacity.push_back(routes.BytesPerSecond(arc) * spec.efficiency);
+    for (uint32_t arc = 0; arc < routes.arcs(); ++arc) capacity.push_back(routes.BytesPerSecond(arc) * spec.efficiency * spec.utilization);
     capacity.insert(capacity.end(), spec.workers.size(), spec.inside_bytes_per_second);
     return capacity;
   }

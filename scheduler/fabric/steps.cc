@@ -98,6 +98,7 @@ absl::StatusOr<StepModel> StepModel::Create(const Routes* routes, const StepSpec
   model.compute_s_ = spec.compute_s;
   model.overlap_ = spec.overlap;
   model.efficiency_ = spec.efficiency;
+  model.utilization_ = spec.utilization;
   model.collective_bytes_ = spec.collective_bytes;
 
   // Servers: stages there, then stages back.
@@ -141,7 +142,7 @@ absl::StatusOr<StepModel> StepModel::Create(const Routes* routes, const StepSpec
   model.complete_ = loads.complete();
 
   // Rings: one level after the other.
-  StageLoads rings(*routes, spec.efficiency);
+  StageLoads rings(*routes, spec.efficiency * spec.utilization);
   for (const std::vector<Ring>& level : RingsOf(spec)) {
     double inside = 0, latency = 0;
     for (const Ring& ring : level) {
@@ -180,12 +181,15 @@ StepPrediction StepModel::PredictWith(double server_bytes, double collective_byt
   // The first partition has to go through all stages; with one partition that is all there is.
   const double partitions = std::max(1.0, server_bytes * partitions_per_byte_);
   const double all_stages = server_bytes * server_stages_;
-  const double servers = std::min(all_stages, longest_servers + (all_stages - server_bytes * server_longest_) / partitions) +
-                         longest_beside - longest_servers;
+  // Where others follow it, gaps of congestion control come on top.
+  const double follow = server_bytes > 0 ? std::min(1.0, partitions - 1) : 1;
+  const double gaps = 1 + follow * (1 / utilization_ - 1);
+  const double servers = gaps * (std::min(all_stages, longest_servers + (all_stages - server_bytes * server_longest_) / partitions) +
+                                 longest_beside - longest_servers);
   const double collective = collective_bytes * collective_levels_;
   const double server_latency = server_bytes > 0 ? server_latency_ : 0, collective_latency = collective_bytes > 0 ? collective_latency_ : 0;
   const double server_time = std::max(servers, server_bytes * server_adding_) + server_latency;
-  prediction.communication_s = std::max({longest, server_time, collective + collective_latency});
+  prediction.communication_s = std::max({gaps * longest, server_time, collective + collective_latency});
   prediction.latency_s = server_time >= collective + collective_latency ? server_latency : collective_latency;
   prediction.step_s = compute_s_ + std::max(0.0, prediction.communication_s - overlap_ * compute_s_);
   prediction.busiest = Busiest(load, *routes_, efficiency_, busiest);

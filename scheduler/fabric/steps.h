@@ -54,6 +54,9 @@ struct StepSpec {
   double compute_s = 0;
   double overlap = 0;               // part of it during which the exchange goes on, 0 to 1
   double efficiency = 1;            // payload of what links carry, 0 to 1
+  // Of the time that a link has bytes waiting for it, the share in which connections that last keep it busy, above 0 up to 1:
+  // congestion control leaves gaps. One partition of each owner is over too soon for that.
+  double utilization = 1;
   double server_bytes_per_second = 0;   // pushes that a server adds up; 0 = no bound
   // Bytes that other traffic puts on each arc in the same step (Routes::arcs() long); empty: none. Links are busy with it, too. By
   // loads only: SimulateStep leaves it out.
@@ -89,7 +92,7 @@ class StepModel {
  private:
   StepModel() = default;
   const Routes* routes_ = nullptr;
-  double compute_s_ = 0, overlap_ = 0, efficiency_ = 1;
+  double compute_s_ = 0, overlap_ = 0, efficiency_ = 1, utilization_ = 1;
   double server_bytes_ = 0, collective_bytes_ = 0;
   std::vector<double> server_load_, collective_load_;   // of each arc, for one byte
   std::vector<double> beside_;

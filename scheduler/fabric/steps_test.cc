@@ -113,6 +113,23 @@ TEST(StepsTest, CollectivesCostWhatTheFormulasSay) {
   EXPECT_LT(Predict(*routes, spec).communication_s, 0.55 * levels.communication_s);
 }
 
+TEST(StepsTest, UtilizationLengthensWhatLastsAndNotTheFirstPartitionsWay) {
+  const Graph graph = TwoRacks(5);
+  const auto routes = Routes::Create(&graph);
+  StepSpec spec = Servers(graph, 100e6);
+  for (StepSpec::Shard& shard : spec.shards) shard.server = 0;
+  spec.partition_bytes = 1;                         // so short that the way of the first one is nothing
+  const double ideal = Predict(*routes, spec).communication_s;
+  spec.utilization = 0.8;
+  EXPECT_NEAR(Predict(*routes, spec).communication_s, ideal / 0.8, 0.001 * ideal);
+  EXPECT_NEAR(Predict(*routes, spec, 1).busiest[0].busy_s, ideal, 0.001 * ideal);
+  spec.partition_bytes = 1e9;                       // one partition: all there is, stage after stage
+  spec.utilization = 1;
+  const double alone = Predict(*routes, spec).communication_s;
+  spec.utilization = 0.8;
+  EXPECT_NEAR(Predict(*routes, spec).communication_s, alone, 0.001 * alone);
+}
+
 TEST(StepsTest, WhatMakesNoSenseIsRefused) {
   const Graph graph = TwoRacks(1);
   const auto routes = Routes::Create(&graph);
@@ -127,6 +144,7 @@ TEST(StepsTest, WhatMakesNoSenseIsRefused) {
   EXPECT_TRUE(refused([](StepSpec& s) { s.shards[0].tree = 0; }));
   EXPECT_TRUE(refused([](StepSpec& s) { s.shards[0].bytes = -1; }));
   EXPECT_TRUE(refused([](StepSpec& s) { s.efficiency = 0; }));
+  EXPECT_TRUE(refused([](StepSpec& s) { s.utilization = 0; }));
   EXPECT_TRUE(refused([](StepSpec& s) { s.coordinates = {{0}}; }));
   EXPECT_TRUE(refused([](StepSpec& s) { s.trees = {{.nodes = {{.server = 0, .parent = 1, .ranks = {0}}}}}; }));
   EXPECT_TRUE(refused([](StepSpec& s) { s.trees = {{.nodes = {{.server = 0, .parent = 1}, {.server = 1, .parent = 0}}}}; }));

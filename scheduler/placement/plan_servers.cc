@@ -76,7 +76,7 @@ Planned PlanWith(const ServersToPlan& what, const proto::Plan& members, const st
 bool PlanServers(const ServersToPlan& what, const network::View& network, absl::FunctionRef<void(fabric::StepRoutes*)> add_routes,
                  proto::Explanation* out) {
   // Payload alone: the options of placement, which these are compared with, are counted so.
-  const planning::StepRules rules{.efficiency = 1, .compute_s = what.job.compute_ms() / 1e3, .beside = &what.beside};
+  const planning::StepRules rules{.efficiency = 1, .utilization = 1, .compute_s = what.job.compute_ms() / 1e3, .beside = &what.beside};
   const proto::Plan members = MembersOf(what, network);
   Planned planned = PlanWith(what, members, {}, network, rules);
   const planning::OwnerWeights owners = planning::WeighOwners(planned.plan, network, {}, rules, /*server_bytes_per_second=*/0);

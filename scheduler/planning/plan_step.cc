@@ -31,6 +31,7 @@ PlanStep StepOfPlan(const proto::Plan& plan, const network::View& network, const
   PlanStep out;
   fabric::StepSpec& spec = out.spec;
   spec.efficiency = rules.efficiency;
+  spec.utilization = rules.utilization;
   spec.compute_s = rules.compute_s;
   if (rules.beside != nullptr) spec.beside = *rules.beside;
   constexpr uint32_t kNowhere = topology::kNone;

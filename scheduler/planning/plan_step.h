@@ -13,10 +13,13 @@ namespace sluice::planning {
 
 // What Ethernet, IP and TCP leave of a link's bandwidth for payload, with an MTU of 1500: 1448 of 1514 bytes.
 inline constexpr double kTcpEfficiency = 0.956;
+// Of a narrow link, what plain TCP connections with bytes in both directions keep busy: `bench/racks --only tcp` (docs/topology.md).
+inline constexpr double kTcpUtilization = 0.9;
 
 // What a prediction assumes that neither the plan nor the network says.
 struct StepRules {
   double efficiency = kTcpEfficiency;
+  double utilization = kTcpUtilization;
   double compute_s = 0;
   const std::vector<double>* beside = nullptr;   // bytes of other traffic on each arc, as StepSpec::beside
 };
