@@ -101,6 +101,22 @@ TEST_F(ShmEndpointTest, WhatAServerLentComesBackToItThoughBothSidesAreSilent) {
   EXPECT_EQ(handler_a_.frames[0].bytes, bytes);
 }
 
+// A sender that learns of a slot before the loop has read the socket looks there for the slot's slab, and finds the wake-up for
+// the frame behind it, too. Links between workers were silent in one direction for ever.
+TEST_F(ShmEndpointTest, AWakeUpThatIsReadInSearchOfASlabIsNotLost) {
+  ASSERT_TRUE(Run([&] { return true; }));   // both rings are empty, and their readers asleep
+  const auto memory = *b_->Allocate(4096);
+  const SlotId slot = b_->OpenSlot(link_b_, {memory.get(), 4096});   // announces the slab
+  b_->Send(link_b_, PushHeader(0, 1), {}, 0);                        // wakes the other side up
+  const auto bytes = Pattern(4096, 3);
+  a_->Send(link_a_, PushHeader(bytes.size(), 2, slot), bytes, 9);    // before its loop has had a turn
+  ASSERT_TRUE(Run([&] { return handler_b_.frames.size() == 1; }));
+  EXPECT_EQ(std::memcmp(memory.get(), bytes.data(), bytes.size()), 0);
+  ASSERT_TRUE(Run([&] { return handler_a_.frames.size() == 1; }));
+  b_->Send(link_b_, PushHeader(0, 3), {}, 0);
+  EXPECT_TRUE(Run([&] { return handler_a_.frames.size() == 2; }));
+}
+
 TEST_F(ShmEndpointTest, SlabPayloadArrivesByReferenceAndComesBackWhenDropped) {
   handler_b_.keep = true;
   const auto bytes = Pattern(3 << 20, 5);

@@ -131,7 +131,12 @@ void ShmLink::ReadPackets(bool all) {
     } else if (packet.ok() && packet->kind == Packet::Kind::kData) {
       stats_.bytes_in += packet->bytes.size();
       if (packet->bytes.size() == 1 && !all) return;
-      if (packet->bytes.size() == 1 || state_ == State::kLingering) continue;
+      if (packet->bytes.size() == 1) {
+        // A wake-up, read from inside a call that looked for something else: the ring still wants to be looked into.
+        ReceiveLater();
+        continue;
+      }
+      if (state_ == State::kLingering) continue;
       const absl::Status status = OnPacket(*packet);
       if (!status.ok()) Fail(status);
       continue;

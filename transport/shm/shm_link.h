@@ -134,6 +134,7 @@ class ShmLink : public std::enable_shared_from_this<ShmLink> {
 
   // shm_link_receive.cc
   void Receive(bool everything);
+  void ReceiveLater();   // in the next turn
   absl::Status OnDescriptor(const Descriptor& descriptor);
   absl::Status OnChunk(const Descriptor& descriptor);
   absl::Status OnReference(const Descriptor& descriptor);

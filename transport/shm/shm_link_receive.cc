@@ -50,16 +50,7 @@ void ShmLink::Receive(bool everything) {
   const uint64_t before = stats_.bytes_in;
   for (size_t count = 0; state_ == State::kUp; ++count) {
     if (count >= most || (!everything && stats_.bytes_in - before >= kTurnBytes)) {
-      if (everything || receive_scheduled_) return;
-      receive_scheduled_ = true;
-      context_->loop->After(0, [weak = weak_from_this()] {
-        auto self = weak.lock();
-        if (self == nullptr) return;
-        self->receive_scheduled_ = false;
-        if (self->state_ != State::kUp) return;
-        self->Receive(false);
-        if (self->state_ == State::kUp) self->Flush();
-      });
+      if (!everything) ReceiveLater();
       return;
     }
     absl::StatusOr<std::optional<Descriptor>> next = reader_->Next();
@@ -70,6 +61,18 @@ void ShmLink::Receive(bool everything) {
     }
     if (absl::Status status = OnDescriptor(**next); !status.ok()) return Fail(status);
   }
+}
+
+void ShmLink::ReceiveLater() {
+  if (std::exchange(receive_scheduled_, true)) return;
+  context_->loop->After(0, [weak = weak_from_this()] {
+    auto self = weak.lock();
+    if (self == nullptr) return;
+    self->receive_scheduled_ = false;
+    if (self->state_ != State::kUp) return;
+    self->Receive(false);
+    if (self->state_ == State::kUp) self->Flush();
+  });
 }
 
 absl::Status ShmLink::OnDescriptor(const Descriptor& descriptor) {

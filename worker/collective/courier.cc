@@ -236,6 +236,7 @@ void Courier::Grant(Op& op, Where where, Incoming& message) {
   if (message.link != peer.link || message.slot == 0) {
     message.link = peer.link;
     message.slot = endpoint_->OpenSlot(peer.link, message.memory);
+    if (message.slot == 0) return;   // the link is going down, which is not known here yet
     message.stripes.reset();
     by_slot_[message.slot] = {op.id, where};
   }
