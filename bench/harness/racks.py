@@ -3,6 +3,7 @@
 Rows, each a job of its own with a step's seconds as measured, and as the scheduler predicted them (`sluicectl plan --explain`):
   flat             a worker and a server on each host; trees off
   trees            the same with topology.trees=auto
+  all-reduce       the same as flat with job.exchange=allreduce: no server has a part in it
   uneven flat      workers on three of the hosts (two in rack 1), owners spread evenly; trees off
   uneven placed    the same, with the owners where the scheduler puts them
 Beside them what plain TCP connections carry between the racks (--only tcp): how busy a step can keep the link.
@@ -81,11 +82,13 @@ class Job:
 
 def rows(network, options, folder):
     everywhere, uneven = network.hosts, network.hosts[:3]
-    cases = {"flat": (everywhere, ["--topology.trees=off"]), "trees": (everywhere, ["--topology.trees=auto"]),
-             "uneven flat": (uneven, ["--topology.trees=off", "--topology.files="]), "uneven placed": (uneven, ["--topology.trees=off"])}
+    off = ["--topology.trees=off"]
+    cases = {"flat": (everywhere, off, []), "trees": (everywhere, ["--topology.trees=auto"], []),
+             "all-reduce": (everywhere, off, ["--job.exchange=allreduce"]),
+             "uneven flat": (uneven, off + ["--topology.files="], []), "uneven placed": (uneven, off, [])}
     runs = {}
-    for name, (workers, flags) in cases.items():
-        job = Job(network, options, folder, name, workers, flags)
+    for name, (workers, flags, worker_flags) in cases.items():
+        job = Job(network, options, folder, name, workers, flags, worker_flags)
         try:
             runs[name] = job.measure()
         finally:
@@ -204,7 +207,7 @@ def main():
                     [[str(one["connections"]), "both" if one["both_ways"] else "one", "%.2f" % one["share"]] for one in result["tcp"]]))
     if "steps" in result:
         runs = result["steps"]
-        flat = {"trees": "flat", "uneven placed": "uneven flat"}
+        flat = {"trees": "flat", "all-reduce": "flat", "uneven placed": "uneven flat"}
         blind = {"uneven flat"}   # its scheduler was not given the topology, so it has nothing to predict from
         lines = [[name, "%.3f" % one["median_seconds"], "-" if name in blind else "%.3f" % one["predicted_seconds"],
                   "-" if name in blind else "%+.0f %%" % (100 * (one["predicted_seconds"] / one["median_seconds"] - 1)),
