@@ -191,13 +191,12 @@ def throttle(arguments):
     if len(arguments) not in (2, 3) or not all(a.isdigit() for a in arguments[:1] + arguments[2:]):
         raise NetworkError("throttle takes the number of a rack, a rate such as 20mbit, and perhaps a rail")
     racks.bits(arguments[1])
-    rail = arguments[2] if len(arguments) == 3 else "0"
-    burst = str(max(16384, int(racks.bits(arguments[1]) / 8 * 0.005)))
-    for device in ("up", "down"):
-        done = inside(found, "tc", "qdisc", "change", "dev", "%s%s.%s" % (device, arguments[0], rail), "root", "tbf", "rate", arguments[1],
-                      "burst", burst, "latency", "20ms")
-        if done.returncode != 0:
-            raise NetworkError("tc: " + done.stderr.strip())
+    rack, rail = int(arguments[0]), int(arguments[2]) if len(arguments) == 3 else 0
+    if not (1 <= rack <= found["racks"] and rail < found["rails"]):
+        raise NetworkError("there is no rack %d with a rail %d: racks are 1 to %d, rails 0 to %d" %
+                           (rack, rail, found["racks"], found["rails"] - 1))
+    for device in racks.RackNetwork.uplink(rack, rail):
+        racks.shape(entered(found), device, arguments[1], change=True)
     return 0
 
 
@@ -206,6 +205,20 @@ def execute(arguments):
     if len(arguments) < 2 or arguments[0] not in found["hosts"]:
         raise NetworkError("exec takes a host (%s) and a command" % ", ".join(found["hosts"]))
     return subprocess.run(entered(found) + ["ip", "netns", "exec"] + arguments, check=False).returncode
+
+
+def end_all(children):
+    """Those that run still, in order; whoever takes more than 5 s by force."""
+    deadline = time.monotonic() + 5
+    for child in children:
+        if child.poll() is None:
+            child.terminate()
+    for child in children:
+        try:
+            child.wait(max(0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
 
 def job(arguments):
@@ -230,11 +243,16 @@ def job(arguments):
                                         "--node.advertise=" + address(host), "--result=" + result] + common + flags
             with open(log, "w") as out:
                 children.append((host, result, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT)))
-        failed = [host for host, _, child in children if child.wait() != 0]
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))   # so that what follows is done then, too
+        while any(child.poll() is None for _, _, child in children):
+            if not runs(found):
+                raise NetworkError("the cluster was taken down while the job ran; its workers are ended")
+            time.sleep(0.1)
+        failed = [host for host, _, child in children if child.returncode != 0]
+    except KeyboardInterrupt:
+        raise NetworkError("interrupted; the workers are ended") from None
     finally:
-        for _, _, child in children:
-            if child.poll() is None:
-                child.terminate()
+        end_all([child for _, _, child in children])
     if failed:
         raise NetworkError("the workers of %s failed; see out/namespaces/worker-%s.log" % (", ".join(failed), failed[0]))
     results = [json.load(open(result)) for _, result, _ in children]

@@ -73,7 +73,7 @@ class RackNetwork:
             self._bridge("core%d" % rail)
             for rack in range(1, racks + 1):
                 self._bridge("rack%d.%d" % (rack, rail))
-                up, down = self._uplink(rack, rail)
+                up, down = self.uplink(rack, rail)
                 run("ip", "link", "add", up, "type", "veth", "peer", "name", down)
                 run("ip", "link", "set", up, "master", "rack%d.%d" % (rack, rail), "up")
                 run("ip", "link", "set", down, "master", "core%d" % rail, "up")
@@ -92,7 +92,7 @@ class RackNetwork:
         run("ip", "link", "set", name, "up")
 
     @staticmethod
-    def _uplink(rack, rail):
+    def uplink(rack, rail):
         return "up%d.%d" % (rack, rail), "down%d.%d" % (rack, rail)
 
     def _cable(self, bridge, host, device, address):
@@ -119,19 +119,19 @@ class RackNetwork:
 
     def throttle(self, rack, rate, rail=0):
         """Both directions of a rack's link to the core, from now on."""
-        for device in self._uplink(rack, rail):
+        for device in self.uplink(rack, rail):
             shape((), device, rate, change=True)
 
     def cut(self, rack, rail=0, whole=False):
         """A rack's link to the core drops all packets, both ways and without a word to the hosts; whole: as before."""
-        run("ip", "link", "set", self._uplink(rack, rail)[0], "up" if whole else "down")
+        run("ip", "link", "set", self.uplink(rack, rail)[0], "up" if whole else "down")
 
     def counters(self):
         """Bytes that each rack's link has carried so far, {(rack, rail): (up, down)}."""
         result = {}
         for rack in range(1, self.racks + 1):
             for rail in range(self.rails):
-                up, down = self._uplink(rack, rail)
+                up, down = self.uplink(rack, rail)
                 result[rack, rail] = tuple(
                     json.loads(run("ip", "-j", "-s", "link", "show", "dev", device))[0]["stats64"]["tx"]["bytes"]
                     for device in (up, down))
@@ -143,7 +143,7 @@ class RackNetwork:
             run("ip", "netns", "del", name)
         for rail in range(self.rails):
             for rack in range(1, self.racks + 1):
-                run("ip", "link", "del", self._uplink(rack, rail)[0])
+                run("ip", "link", "del", self.uplink(rack, rail)[0])
                 run("ip", "link", "del", "rack%d.%d" % (rack, rail))
             run("ip", "link", "del", "core%d" % rail)
         run("ip", "link", "del", "control")
