@@ -5,6 +5,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "scheduler/planning/plan_step.h"
 #include "scheduler/planning/test_plans.h"
 
 namespace sluice::planning {
@@ -46,7 +47,7 @@ TEST(ExchangeChoice, AFlagForcesEitherAndAutoTakesTheQuicker) {
     EXPECT_EQ(choice.choice.chosen(), exchange == std::string("auto") ? "allreduce" : exchange);
     EXPECT_EQ(choice.note.empty(), exchange == std::string("servers"));
     auto steps = Steps(choice.choice);
-    const double model = 1e3 * (40 << 20) / (100e6 * 0.956);
+    const double model = 1e3 * (40 << 20) / (100e6 * kTcpEfficiency * kTcpUtilization);
     EXPECT_NEAR(steps["servers"], 4 * model, 0.2 * model);
     EXPECT_NEAR(steps["allreduce"], 1.5 * model, 0.1 * model);
     EXPECT_NEAR(steps["sharded"], 1.5 * model, 0.1 * model);

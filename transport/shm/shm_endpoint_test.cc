@@ -1,5 +1,6 @@
 #include "transport/shm/shm_endpoint.h"
 
+#include <atomic>
 #include <optional>
 #include <thread>
 
@@ -430,7 +431,7 @@ TEST(ShmThreadsTest, TwoLoopsExchangeRandomTraffic) {
         }
       }
     }
-    bool lent = false;
+    bool lent = false, complete = false;
   };
   Side sides[2];
   for (int i = 0; i < 2; ++i) {
@@ -441,9 +442,11 @@ TEST(ShmThreadsTest, TwoLoopsExchangeRandomTraffic) {
     side.slab = *side.endpoint->Allocate(300000);
   }
   std::vector<std::thread> threads;
+  // A loop that stops as soon as its own side has everything may owe the other one a wake-up that a timer of it sees to.
+  std::atomic<int> complete = 0;
   const Address address = sides[0].endpoint->local_address();
   for (int i = 0; i < 2; ++i) {
-    threads.emplace_back([&side = sides[i], i, address] {
+    threads.emplace_back([&side = sides[i], &complete, i, address] {
       side.endpoint->SetHandler(&side.handler);
       if (i == 1) side.endpoint->Connect(address, {.role = PeerRole::kWorker});
       EXPECT_TRUE(RunUntil(*side.loop, [&] { return !side.handler.up.empty(); }));
@@ -454,7 +457,11 @@ TEST(ShmThreadsTest, TwoLoopsExchangeRandomTraffic) {
           side.lent = false;
         }
         side.Pump();
-        return side.next == kFrames && side.handler.frames.size() == kFrames && !side.lent;
+        if (!side.complete && side.next == kFrames && side.handler.frames.size() == kFrames && !side.lent) {
+          side.complete = true;
+          ++complete;
+        }
+        return complete == 2;
       }));
       for (uint64_t f = 0; f < side.handler.frames.size(); ++f) {
         ASSERT_EQ(side.handler.frames[f].header.round, f);
