@@ -106,9 +106,14 @@ std::map<uint32_t, ArcEstimate> LinkEstimates::Arcs(const fabric::Routes& routes
     ArcEstimate estimate;
   };
   std::map<uint32_t, Arc> arcs;
+  // 8: of a link that a probe has measured since, training says nothing.
+  const auto outdated = [&](uint32_t arc, const PairMeasure& measure) {
+    const auto it = probed.find(arc);
+    return it != probed.end() && it->second.bytes_per_second > 0 && it->second.at > measure.at;
+  };
   const auto each_arc = [&](const auto& pair, auto&& fn) {
     routes.Spread(std::get<0>(pair.first), std::get<1>(pair.first), [&](uint32_t arc, double share) {
-      if (arc < nominal.size() && nominal[arc].bytes_per_second > 0) fn(arc, share);
+      if (arc < nominal.size() && nominal[arc].bytes_per_second > 0 && !outdated(arc, pair.second)) fn(arc, share);
     });
   };
   for (const auto& pair : pairs_) {

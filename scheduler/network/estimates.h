@@ -21,6 +21,7 @@
 //      them, and nothing is said of these links.
 //   7. Of those that no other probe of the time proves to be faster the narrowest by the graph's number gets what was measured.
 //      Equally narrow ones all get it: which of them it is the probe cannot tell.
+//   8. What training had measured of such a link before counts no more for it: the link may have changed since.
 #pragma once
 
 #include <cstdint>

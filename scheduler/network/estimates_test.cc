@@ -180,6 +180,18 @@ TEST_F(ProbesTest, TrainingIsExplainedByWhatProbesFound) {
   EXPECT_DOUBLE_EQ(Arcs().at(Way(0, 2)[1]).bytes_per_second, 39e6);
 }
 
+// A job had ended, a link was throttled: what its workers had measured kept the estimate at seven times what probes found.
+TEST_F(ProbesTest, WhatTrainingMeasuredBeforeAProbeCountsNoMore) {
+  for (auto& arc : nominal_) arc.assumed = false;
+  Take(0, 2, 50e6);
+  Probe(0, 2, 2e6, 2 * kSecond);
+  const uint32_t core = Way(0, 2)[1];
+  EXPECT_DOUBLE_EQ(Arcs(2 * kSecond).at(core).bytes_per_second, 2e6);
+  EXPECT_EQ(Arcs(2 * kSecond).at(core).at, 2 * kSecond);
+  Take(0, 2, 50e6, 3 * kSecond);   // it carries as much again
+  EXPECT_DOUBLE_EQ(Arcs(3 * kSecond).at(core).bytes_per_second, 50e6);
+}
+
 TEST_F(ProbesTest, OldProbesFadeAndAreForgotten) {
   Probe(0, 1, 10e6, 0);
   const uint32_t arc = Way(0, 1)[0];
