@@ -81,9 +81,16 @@ void Count(const Graph& graph, Report* report) {
   report->links = graph.links().size();
 }
 
+// Editors of some systems put it before a text in UTF-8; it is no part of it.
+absl::string_view WithoutByteOrderMark(absl::string_view text) {
+  return absl::StripPrefix(text, "\xEF\xBB\xBF");
+}
+
 // One text; of a file about the inside of hosts that are alike, the graph of all.
-absl::StatusOr<Graph> ReadOne(const Input& input, const ReadOptions& options, Report* report,
+absl::StatusOr<Graph> ReadOne(const Input& given, const ReadOptions& options, Report* report,
                               std::vector<TierSpeed>* tiers) {
+  Input input = given;
+  input.text = WithoutByteOrderMark(given.text);
   if (input.text.size() > kMaxTextBytes)
     return absl::ResourceExhaustedError(
         absl::StrCat(input.file, ": ", input.text.size(), " bytes; at most ", kMaxTextBytes, " are read"));
@@ -145,6 +152,7 @@ std::vector<std::string> FormatNames() {
 }
 
 absl::StatusOr<std::string> Recognise(absl::string_view text) {
+  text = WithoutByteOrderMark(text);
   const Format* format = Find(text);
   if (format == nullptr) return Unknown(text);
   return std::string(format->name);

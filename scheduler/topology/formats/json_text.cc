@@ -10,6 +10,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr size_t kMaxErrorBytes = 300;
+
 // Builds the value from the parser's events. (The parser's own filter by callback looks through a list again for each
 // of its objects: minutes for the nodes of a large cluster.)
 class Builder final : public Json::json_sax_t {
@@ -34,7 +36,7 @@ class Builder final : public Json::json_sax_t {
   }
   bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& error) override {
     error_at = byte;
-    what = error.what();
+    what = std::string(error.what()).substr(0, kMaxErrorBytes);   // it quotes what it read last: gigabytes, perhaps
     return false;
   }
 

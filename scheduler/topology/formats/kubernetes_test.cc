@@ -102,5 +102,11 @@ TEST(Kubernetes, RefusesWithFileAndReason) {
               HasSubstr("more than 64 objects"));
 }
 
+TEST(Kubernetes, ARefusalIsNotAsLongAsTheText) {
+  const std::string refusal = Refusal("{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [\"" + std::string(1 << 20, 'x'));
+  EXPECT_THAT(refusal, HasSubstr("no JSON: "));
+  EXPECT_LT(refusal.size(), 1000u);
+}
+
 }  // namespace
 }  // namespace sluice::topology

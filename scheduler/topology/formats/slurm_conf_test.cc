@@ -33,6 +33,12 @@ TEST(SlurmConf, Tree) {
   for (const Link& link : graph->links()) EXPECT_EQ(link.bytes_per_second, 0);
 }
 
+TEST(SlurmConf, AByteOrderMarkIsNoPartOfTheText) {
+  const auto graph = ReadText("\xEF\xBB\xBF" "SwitchName=s0 Nodes=n[1-2]\r\n");
+  ASSERT_TRUE(graph.ok()) << graph.status();
+  EXPECT_THAT(Neighbours(*graph, "s0"), ElementsAre("n1", "n2"));
+}
+
 TEST(SlurmConf, AForestGetsNoRoot) {
   Report report;
   const auto graph = ReadText("SwitchName=a Nodes=x\nSwitchName=b Nodes=y\n", &report);
