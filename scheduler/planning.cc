@@ -125,8 +125,12 @@ void CoreImpl::Replan(JobState& job) {
 absl::StatusOr<proto::Explanation> CoreImpl::ExplainPlan(const std::string& name) const {
   SLUICE_ASSIGN_OR_RETURN(const JobState* job, FindJob(name));
   proto::Explanation out = planning::ExplainPlan(job->plan(), *network_);
-  if (!job->exchange.what().empty()) *out.add_choices() = job->exchange;
-  if (!job->owners.what().empty()) *out.add_choices() = job->owners;
+  // Their numbers are of that time, beside others of now.
+  for (const proto::Choice* choice : {&job->exchange, &job->owners}) {
+    if (choice->what().empty()) continue;
+    proto::Choice& row = *out.add_choices() = *choice;
+    row.set_why(absl::StrCat(choice->why(), " (predicted when the tensors were registered)"));
+  }
   out.set_measured_step_ms(1e3 * job->steps.seconds());
   return out;
 }
