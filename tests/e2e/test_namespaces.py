@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 from cluster import TestCase, binary, clean_environment
@@ -72,3 +73,29 @@ class Namespaces(TestCase):
         self.assertEqual(self.call("down")[0], 0)
         self.assertFalse(os.path.exists("/proc/%d" % pid))
         self.assertEqual(self.call("status")[0], 1)
+
+    # The shaper's burst became smaller than a packet that waited: nothing crossed the link any more, and `job` never ended.
+    def test_a_job_goes_on_over_a_throttled_link_and_ends_with_the_cluster(self):
+        code, said = self.call("up", "--hosts=1")
+        self.assertEqual(code, 0, said)
+        binaries = os.path.dirname(os.path.dirname(os.path.abspath(binary("scheduler"))))
+        job = subprocess.Popen([sys.executable, "-B", os.path.abspath(MAIN), "job", "--epochs=1000"], cwd=self.folder, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=dict(clean_environment(), RACKS_BINARIES=binaries))
+        self.addCleanup(job.kill)
+
+        def reach(round_number):
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline:
+                code, said = self.call("ctl", "workers", "--json")
+                rounds = [int(w.get("round", 0)) for w in json.loads(said).get("workers", [])] if code == 0 else []
+                if rounds and min(rounds) >= round_number:
+                    return min(rounds)
+            self.fail("round %d was not reached: %s" % (round_number, said))
+
+        before = reach(20)
+        self.assertEqual(self.call("throttle", "1", "20mbit")[0], 0)
+        reach(before + 5)
+        self.assertEqual(self.call("down")[0], 0)
+        said, _ = job.communicate(timeout=30)
+        self.assertEqual(job.returncode, 1)
+        self.assertIn("taken down while the job ran", said)
