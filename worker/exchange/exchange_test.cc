@@ -20,6 +20,7 @@ namespace sluice::worker {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using Values = std::vector<float>;
 
 // Multiples of 1/64 below 4: sums of some of them are exact in any order.
@@ -349,6 +350,7 @@ TEST(Exchange, ALostWorkerEndsTheCallsOfAllOthersForGood) {
       EXPECT_EQ(pending->result.status.code(), absl::StatusCode::kUnavailable);
       EXPECT_THAT(pending->result.status.message(), HasSubstr("rank 2"));
       EXPECT_THAT(pending->result.status.message(), HasSubstr("start them from the trainer's own checkpoint"));
+      EXPECT_THAT(std::string(pending->result.status.message()), Not(HasSubstr("start it again")));   // not it alone
     }
     EXPECT_THAT(pendings[0]->result.status.message(), HasSubstr("push_pull of tensor w, round 1: "));
     EXPECT_EQ(rig.at(0).unfinished(), 0u);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
 #include "worker/op.h"
@@ -21,6 +22,11 @@ constexpr size_t kChunk = 256 << 10;     // elements at a time
 constexpr absl::string_view kStartAgain =
     ". Its tensors are exchanged among the workers (job.exchange), whose parameters may differ by now: end all workers, and start "
     "them from the trainer's own checkpoint";
+
+// Why, and that all have to begin again: not the one alone that was lost, as collectives advise.
+std::string AllAgain(const absl::Status& why) {
+  return absl::StrCat(absl::StrReplaceAll(why.message(), {{"; start it again", ""}}), kStartAgain);
+}
 
 }  // namespace
 
@@ -279,7 +285,7 @@ void Exchanges::Call(Tensor& tensor, Op& op, collective::Request request, Phase 
         op.collective_status = status;
         op.again = MayRetry(tensor, op, status);
         if (status.ok() || op.again) return;
-        CallDone(op, OpResult{.status = absl::Status(status.code(), absl::StrCat(Describe(tensor, op), ": ", status.message(), kStartAgain)),
+        CallDone(op, OpResult{.status = absl::Status(status.code(), absl::StrCat(Describe(tensor, op), ": ", AllAgain(status))),
                               .round = op.result.round});
         Break(status);
       },
@@ -343,7 +349,7 @@ bool Exchanges::MayRetry(const Tensor& tensor, const Op& op, const absl::Status&
 
 void Exchanges::Break(const absl::Status& why) {
   if (!failed_.ok()) return;
-  EndAll(absl::Status(why.code(), absl::StrCat(why.message(), kStartAgain)));
+  EndAll(absl::Status(why.code(), AllAgain(why)));
   // Others may wait in a call that this rank will not make: it is made, and fails.
   for (auto& [id, tensor] : tensors_) {
     uint64_t call = tensor.ops.empty() ? 0 : tensor.ops.front()->collective;
