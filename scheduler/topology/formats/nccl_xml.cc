@@ -93,6 +93,12 @@ class Nccl {
     for (size_t i = 0; i < cpus_.size(); ++i)
       for (size_t k = i + 1; k < cpus_.size(); ++k)
         SLUICE_RETURN_IF_ERROR(reading_->Connect(0, cpus_[i], cpus_[k], Medium::kSocket));
+    const absl::string_view version = root.attribute("version").value();
+    if (version != "" && version != "1" && version != "2")
+      reading_->Warn(LineOf(root), absl::StrCat("version ", Shown(version), " is not known, 1 and 2 are: it is read as these"));
+    if (unread_ > 0)
+      reading_->Warn(first_unread_, absl::StrCat(unread_, " PCI links have a link_speed or link_width that is none (", unread_text_,
+                                                 "): taken as not known"));
     if (slow_ > 0)
       reading_->Warn(
           0, absl::StrCat(slow_, " PCI links say less than 1 GB/s, as virtual machines do: taken as not known"));
@@ -210,8 +216,14 @@ class Nccl {
     const int width = node.attribute("link_width").as_int(0);
     double transfers = 0;
     if (!absl::SimpleAtod(text.substr(0, text.find(' ')), &transfers) || !(transfers > 0) || transfers > 1024 ||
-        width <= 0 || width > 64)
+        width <= 0 || width > 64) {
+      // "" and "Unknown" say that nothing is known, widths of 0 and 255 too.
+      if (!text.empty() && !absl::StartsWith(text, "Unknown") && width != 0 && width != 255 && unread_++ == 0) {
+        first_unread_ = LineOf(node);
+        unread_text_ = Shown(absl::StrCat(text, " x", node.attribute("link_width").value()));
+      }
       return 0;
+    }
     const double code = transfers < 8 ? 8.0 / 10 : transfers < 64 ? 128.0 / 130 : 242.0 / 256;
     const double speed = transfers * 1e9 / 8 * code * width;
     if (speed >= kLeastPci) return speed;
@@ -317,7 +329,9 @@ class Nccl {
   std::vector<Gpu> gpus_;
   absl::flat_hash_set<std::string> busids_;
   absl::flat_hash_map<std::string, size_t> by_busid_;
-  size_t slow_ = 0, unnamed_nics_ = 0, nics_ = 0;
+  size_t slow_ = 0, unread_ = 0, unnamed_nics_ = 0, nics_ = 0;
+  size_t first_unread_ = 0;          // line
+  std::string unread_text_;
 };
 
 absl::Status ReadNccl(Reading* reading) { return Nccl(reading).Read(); }

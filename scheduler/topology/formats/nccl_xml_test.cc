@@ -63,6 +63,15 @@ TEST(NcclXml, ReadsTheInsideOfAHost) {
   EXPECT_EQ(Dump(*again), Dump(*graph));
 }
 
+TEST(NcclXml, WhatIsNoSpeedAndNoVersionIsSaid) {
+  Report report;
+  ASSERT_TRUE(ReadText(absl::StrReplaceAll(kHost, {{"\"1\">\n  <cpu", "\"9\">\n  <cpu"}, {"8 GT/s\" link_width=\"4", "fast\" link_width=\"-3"}}),
+                       &report, "n1")
+                  .ok());
+  EXPECT_THAT(report.warnings, ElementsAre(HasSubstr("version \"9\" is not known"),
+                                           HasSubstr("1 PCI links have a link_speed or link_width that is none (\"fast x-3\")")));
+}
+
 TEST(NcclXml, OneFileForHostsThatAreAlike) {
   const std::vector<Input> inputs = {{.file = "slurm", .text = "SwitchName=s Nodes=n[1-3]\n"},
                                      {.file = "x", .text = kHost, .host = "n[1-3]"}};
