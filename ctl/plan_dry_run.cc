@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 #include "scheduler/fabric/routes.h"
+#include "scheduler/job_config.h"
 #include "scheduler/placement/plan_job.h"
 #include "scheduler/topology/complete.h"
 #include "scheduler/topology/formats/files.h"
@@ -30,6 +31,15 @@ class FirstError final : public google::protobuf::io::ErrorCollector {
  private:
   std::string text_;
 };
+
+// A plan for a job that no scheduler would take is of no use. (Larger ones than one takes may be planned.)
+absl::Status CheckAsASchedulerDoes(const std::string& file, proto::JobConfig job) {
+  if (job.workers() > scheduler::kMaxWorkers) return absl::OkStatus();
+  if (job.name().empty()) job.set_name("dry-run");
+  scheduler::NormaliseJobConfig(&job);
+  const absl::Status status = scheduler::CheckJobConfig(job);
+  return status.ok() ? status : absl::Status(status.code(), absl::StrCat("job file ", file, ": ", status.message()));
+}
 
 absl::StatusOr<proto::JobFile> ReadJobFile(const std::string& file) {
   std::ifstream in(file, std::ios::binary);
@@ -51,6 +61,7 @@ absl::StatusOr<proto::JobFile> ReadJobFile(const std::string& file) {
 
 absl::StatusOr<proto::Explanation> PlanDryRun(const Arguments& arguments, const proto::TopologyConfig& config) {
   SLUICE_ASSIGN_OR_RETURN(const proto::JobFile job, ReadJobFile(arguments.job_file));
+  SLUICE_RETURN_IF_ERROR(CheckAsASchedulerDoes(arguments.job_file, job.job()));
   topology::ReadOptions read;
   for (const absl::string_view label : absl::StrSplit(config.node_labels(), ',', absl::SkipEmpty())) read.node_labels.emplace_back(label);
   std::vector<topology::Report> reports;

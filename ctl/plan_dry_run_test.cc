@@ -51,6 +51,8 @@ TEST(PlanDryRun, PlacesAJobOnASlurmTopology) {
 TEST(PlanDryRun, RefusesWithFileAndLine) {
   EXPECT_THAT(Plan(kSlurm, "job {\n  workers: 4\n  colour: 3\n}\n").status().message(), HasSubstr("job.textproto:3: "));
   EXPECT_THAT(Plan("SwitchName=s0 Nodes=dev[0-\n", "job { workers: 1 }").status().message(), HasSubstr("topology.conf:1"));
+  EXPECT_THAT(Plan(kSlurm, "job { workers: 2 codec: 'zip' }").status().message(), HasSubstr("zip"));
+  EXPECT_THAT(Plan(kSlurm, "job { workers: 2 exchange: 'allreduce' optimizer { kind: 'lamb' } }").status().message(), HasSubstr("lamb"));
   EXPECT_THAT(Plan(kSlurm, "job { workers: 9 }").status().message(), HasSubstr("1 slots are missing"));
   Arguments arguments;
   arguments.topology = {Write("topology.conf", kSlurm)};
